@@ -1,0 +1,12 @@
+# Where scripts/toolchain.mjs put what it found: WASMFORMER_EMSCRIPTEN, WASMFORMER_XSIMD, WASMFORMER_CATCH2.
+if(DEFINED ENV{WASMFORMER_TOOLCHAIN})
+  set(toolchain_folder "$ENV{WASMFORMER_TOOLCHAIN}")
+elseif(NOT "$ENV{XDG_CACHE_HOME}" STREQUAL "")
+  set(toolchain_folder "$ENV{XDG_CACHE_HOME}/wasmformer/toolchain")
+else()
+  set(toolchain_folder "$ENV{HOME}/.cache/wasmformer/toolchain")
+endif()
+if(NOT EXISTS "${toolchain_folder}/toolchain.cmake")
+  message(FATAL_ERROR "No toolchain in ${toolchain_folder}. Please run: node scripts/toolchain.mjs")
+endif()
+include("${toolchain_folder}/toolchain.cmake")

@@ -1,0 +1,94 @@
+// Small helpers shared by the scripts here. Node's standard library only: they run before `npm ci`.
+import { spawn, spawnSync } from 'node:child_process';
+import { accessSync, constants, existsSync, statSync } from 'node:fs';
+import { delimiter, dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+/** The repository's top folder. */
+export const root = dirname(dirname(fileURLToPath(import.meta.url)));
+
+/** The path of an executable on PATH, or undefined. */
+export function which(name) {
+  for (const folder of (process.env.PATH ?? '').split(delimiter)) {
+    const file = join(folder || '.', name);
+    try {
+      accessSync(file, constants.X_OK);
+      if (statSync(file).isFile()) return file;
+    } catch {}
+  }
+  return undefined;
+}
+
+/** What a command prints, trimmed; undefined if it is missing or fails. */
+export function output(command, args = [], options = {}) {
+  const { status, stdout } = spawnSync(command, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'], ...options });
+  return status === 0 ? stdout.trim() : undefined;
+}
+
+/**
+ * Runs a command with no stdin and its output passed through (`quiet`: shown only if it fails). Rejects if it fails.
+ * `input` is written to its stdin; `timeout` in milliseconds kills it.
+ */
+export function run(command, args = [], { cwd = root, env = {}, quiet = false, capture = false, timeout = 0, input } = {}) {
+  return new Promise((resolve, reject) => {
+    const piped = quiet || capture;
+    const child = spawn(command, args, {
+      cwd,
+      env: { ...process.env, ...env },
+      stdio: [input === undefined ? 'ignore' : 'pipe', piped ? 'pipe' : 'inherit', piped ? 'pipe' : 'inherit'],
+    });
+    let text = '';
+    for (const stream of [child.stdout, child.stderr]) {
+      stream?.setEncoding('utf8').on('data', (chunk) => {
+        text += chunk;
+        if (!quiet) process.stdout.write(chunk);
+      });
+    }
+    if (input !== undefined) child.stdin.end(input);
+    let late = false;
+    const timer = timeout && setTimeout(() => { late = true; child.kill('SIGKILL'); }, timeout);
+    child.on('error', (error) => { clearTimeout(timer); reject(new Error(`${command}: ${error.message}`)); });
+    child.on('close', (code, signal) => {
+      clearTimeout(timer);
+      if (code === 0) return resolve(text);
+      if (quiet) process.stdout.write(text);
+      const how = late ? `no end after ${timeout / 1000} s` : (signal ?? `exit code ${code}`);
+      reject(Object.assign(new Error(`${[command, ...args].join(' ').slice(0, 300)}: ${how}`), { output: text }));
+    });
+  });
+}
+
+/** Calls `attempt(i)` until it succeeds, at most `times` times, with a growing pause between. */
+export async function retry(times, attempt) {
+  for (let i = 1; ; ++i) {
+    try {
+      return await attempt(i);
+    } catch (error) {
+      if (i >= times) throw error;
+      console.log(`   ${error.message}; trying again (${i + 1} of ${times})`);
+      await new Promise((resolve) => setTimeout(resolve, 3000 * i));
+    }
+  }
+}
+
+/** Prints a title, runs the step, prints the seconds it took. */
+export async function step(title, work) {
+  console.log(`== ${title}`);
+  const start = performance.now();
+  const result = await work();
+  console.log(`== ${title}: ${((performance.now() - start) / 1000).toFixed(1)} s`);
+  return result;
+}
+
+/** A failure whose message is for the user: printed without a stack. */
+export class Refusal extends Error {}
+
+/** Runs a script's main function if the script is the one started; ends the process with code 1 if it fails. */
+export function main(url, body) {
+  if (process.argv[1] && existsSync(process.argv[1]) && fileURLToPath(url) === process.argv[1]) {
+    body(process.argv.slice(2)).catch((error) => {
+      console.error(error instanceof Refusal ? error.message : error);
+      process.exit(1);
+    });
+  }
+}
