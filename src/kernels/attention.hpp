@@ -1,0 +1,59 @@
+// Attention (Vaswani et al. 2017) with grouped heads (Ainslie et al. 2023). For inference over a table of cache blocks, with a
+// streaming softmax (Milakov and Gimelshein 2018): the T x S matrix is never built. For training exactly, keeping the weights.
+#pragma once
+
+#include <cstddef>
+
+namespace wf::kernels {
+
+constexpr size_t kBlock = 16;  // positions of a cache block
+
+struct AttentionShape {
+  size_t H, Hk, Dk, Dv;  // query head h reads key/value head h / (H / Hk)
+};
+
+// What is added to, or hidden from, the score of query position i and key position j.
+struct AttentionMask {
+  bool causal = false;            // keys j > i are hidden
+  size_t window = 0;              // keys j with i - j >= window are hidden; 0: no window
+  const float* slopes = nullptr;  // (H), ALiBi (Press et al. 2022): slope * j is added; or null
+  const float* bias = nullptr;    // (H, T, S), added; or null. T and S count from the first query and from position 0
+  size_t bias_head_stride = 0;    // floats between heads of bias; 0: all heads share
+  size_t bias_row_stride = 0;     // floats between queries of bias; 0: all queries share
+  float scale = 1.0f;             // of q k, before anything is added
+};
+
+// Floats of one cache block: keys (Hk, Dk, kBlock), a packed panel a head whose lanes are positions; then values (Hk, kBlock, Dv).
+size_t block_floats(const AttentionShape& shape);
+
+// Positions offset..offset+count of a block. k (count, Hk * Dk) and v (count, Hk * Dv), with strides in floats.
+void write_block(const AttentionShape& shape, float* block, size_t offset, size_t count, const float* k, size_t k_stride,
+                 const float* v, size_t v_stride);
+
+// q (T, H * Dk): query t stands at position q_begin + t. Keys are positions 0..S-1; position j lies in
+// blocks[j / kBlock - first_block]: earlier blocks, wholly behind the window, may be gone. out (T, H * Dv).
+// A query's result has the same bits whichever other queries go with it and whether or not later keys exist already; memory
+// beyond S is never read into a result, it may hold NaN. A query that sees nothing gives zeros.
+void attention(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T, size_t q_begin,
+               const float* const* blocks, size_t first_block, size_t S, float* out, size_t out_stride, float* scratch);
+size_t attention_scratch(const AttentionShape& shape, size_t T, size_t S);  // floats; also for attention_weights
+
+// The same attention's weights (softmax) and masked scores, exactly, for looking inside: heads [head_begin, head_end) as
+// (head_end - head_begin, T, S), either may be null. Hidden keys have weight 0 and score -inf.
+void attention_weights(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T,
+                       size_t q_begin, const float* const* blocks, size_t first_block, size_t S, size_t head_begin,
+                       size_t head_end, float* weights, float* scores, float* scratch);
+
+// Training, one sequence: q (T, H * Dk), k (S, Hk * Dk), v (S, Hk * Dv), strides in floats; query t stands at position t.
+// weights (H, T, S) is kept for the backward; out (T, H * Dv).
+void attention_forward_exact(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride,
+                             const float* k, size_t k_stride, const float* v, size_t v_stride, size_t T, size_t S, float* weights,
+                             float* out, size_t out_stride, float* scratch);
+// dq, dk, dv are added to; each has the shape and stride of its tensor. Of the mask only the scale matters.
+void attention_backward(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, const float* k,
+                        size_t k_stride, const float* v, size_t v_stride, const float* weights, const float* dout,
+                        size_t dout_stride, float* dq, size_t dq_stride, float* dk, size_t dk_stride, float* dv, size_t dv_stride,
+                        size_t T, size_t S, float* scratch);
+size_t attention_exact_scratch(const AttentionShape& shape, size_t T, size_t S);  // floats; for forward and backward
+
+}  // namespace wf::kernels

@@ -1,0 +1,37 @@
+// Weights packed for the matrix kernels. W is logically (F, D): F output rows of D inputs each. Memory holds
+// [panel][k = 0..D)[kPanel]: a panel is kPanel rows of W, the lanes of a vector are rows, and the last panel is filled with zeros.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.hpp"
+
+namespace wf::kernels {
+
+constexpr size_t kPanel = 16;  // rows of W in a panel
+
+constexpr size_t panel_count(size_t F) { return (F + kPanel - 1) / kPanel; }
+
+// Bytes of W (F, D) packed in the format `store`. The caller has checked that the product does not wrap around.
+size_t panel_bytes(DType store, size_t F, size_t D);
+
+// src (count, D), row-major, becomes rows row..row+count of W. `panels` was zeroed once, before the first row; src and store
+// may be any of the formats: widening is exact, narrowing rounds to nearest, ties to even.
+void pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t count, const void* src, DType src_dtype);
+
+// src (count, rows), row-major: element [i][j] becomes W[row + j][k + i]. For weights stored as (D, F), GPT-2's for example.
+void pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_t count, size_t row, size_t rows,
+                  const void* src, DType src_dtype);
+
+// Row `row` of W, widened: out (D).
+void unpack_row(DType store, const void* panels, size_t F, size_t D, size_t row, float* out);
+
+// dst (n) = src (n), widened exactly: subnormals, infinities and NaN included. No alignment is required of src.
+void convert(const void* src, DType src_dtype, float* dst, size_t n);
+
+// One number: f32 to the 16 bits of f16 or bf16, to nearest, ties to even, NaN stays NaN; and back.
+uint16_t narrow(DType dtype, float value);
+float widen(DType dtype, uint16_t bits);
+
+}  // namespace wf::kernels
