@@ -1,0 +1,141 @@
+#include "nn/attention.hpp"
+
+#include <cmath>
+
+#include "core/error.hpp"
+
+namespace wf {
+
+kernels::AttentionMask AttentionCore::mask() const {
+  kernels::AttentionMask mask{};
+  mask.causal = causal;
+  mask.window = window;
+  mask.slopes = slopes.empty() ? nullptr : slopes.data();
+  mask.scale = scale;
+  return mask;
+}
+
+Tensor AttentionCore::over_caches(Context& ctx, const Tensor& q, const Batch& batch, Caches caches, bool own) const {
+  Tensor out = ctx.tensor(q.rows, shape.H * shape.Dv);
+  for (size_t s = 0; s < batch.sequences(); ++s) {
+    const KvCache& cache = *caches[s];
+    const size_t begin = batch.begin(s), T = batch.length(s);
+    if (T == 0) continue;
+    const size_t query_begin = own ? cache.length() : 0, keys = cache.length() + (own ? T : 0);
+    const Tensor rows{q.row(begin), T, q.cols, q.stride};
+    {
+      Scratch scratch(ctx, kernels::attention_scratch(shape, T, keys));
+      kernels::attention(shape, mask(), rows.data, rows.stride, T, query_begin, cache.blocks(layer), cache.first_block(layer), keys,
+                         out.row(begin), out.stride, scratch);
+    }
+    if (ctx.observer != nullptr && ctx.observer->wants(site, layer)) show_weights(ctx, rows, s, query_begin, cache, keys);
+  }
+  return out;
+}
+
+void AttentionCore::show_weights(Context& ctx, const Tensor& q, size_t sequence, size_t query_begin, const KvCache& cache, size_t keys) const {
+  Scratch weights(ctx, q.rows * keys);
+  Scratch scratch(ctx, kernels::attention_scratch(shape, q.rows, keys));
+  for (size_t h = 0; h < shape.H; ++h) {
+    if (!ctx.observer->wants_head(site, layer, h)) continue;
+    kernels::attention_weights(shape, mask(), q.data, q.stride, q.rows, query_begin, cache.blocks(layer), cache.first_block(layer), keys, h,
+                               h + 1, weights, nullptr, scratch);
+    ctx.observer->observe_attention(site, {layer, h, sequence, query_begin, q.rows, keys, weights});
+  }
+}
+
+Tensor AttentionCore::exact(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
+                            std::span<const size_t> key_offsets) const {
+  const auto rows_of = [](const Tensor& all, size_t begin, size_t count) {
+    Tensor part = all;
+    part.data = all.row(begin);
+    part.rows = count;
+    part.gradient_offset += begin * all.stride;
+    return part;
+  };
+  Tensor out = ctx.tensor(q.rows, shape.H * shape.Dv);
+  for (size_t s = 0; s + 1 < query_offsets.size(); ++s) {
+    const size_t T = query_offsets[s + 1] - query_offsets[s], S = key_offsets[s + 1] - key_offsets[s];
+    float* weights = ctx.arena.floats(shape.H * T * S);
+    attention(ctx, shape, mask(), rows_of(q, query_offsets[s], T), rows_of(k, key_offsets[s], S), rows_of(v, key_offsets[s], S),
+              rows_of(out, query_offsets[s], T), weights);
+    if (ctx.observer == nullptr || !ctx.observer->wants(site, layer)) continue;
+    for (size_t h = 0; h < shape.H; ++h) {
+      if (ctx.observer->wants_head(site, layer, h)) ctx.observer->observe_attention(site, {layer, h, s, 0, T, S, weights + h * T * S});
+    }
+  }
+  return out;
+}
+
+SelfAttention::SelfAttention(size_t layer, size_t model_size, size_t heads, size_t kv_heads, size_t head_size, bool qkv_bias, bool output_bias)
+    : qkv((heads + 2 * kv_heads) * head_size, model_size, qkv_bias), output(model_size, heads * head_size, output_bias) {
+  core.shape = {heads, kv_heads, head_size, head_size};
+  core.scale = 1 / std::sqrt(static_cast<float>(head_size));
+  core.layer = layer;
+}
+
+Tensor SelfAttention::operator()(Context& ctx, const Tensor& x, const Batch& batch, Caches caches, const Rope* rope,
+                                 const Rope::Angles* angles) const {
+  const auto& [H, Hk, Dk, Dv] = core.shape;
+  const Tensor all = qkv(ctx, x);
+  Tensor q = all.columns(0, H * Dk), k = all.columns(H * Dk, Hk * Dk);
+  const Tensor v = all.columns((H + Hk) * Dk, Hk * Dv);
+  if (query_norm.present()) {
+    q = query_norm(ctx, q);
+    k = key_norm(ctx, k);
+  }
+  if (rope != nullptr) {
+    rotate(ctx, q, Dk, rope->rotary(), angles->cos, angles->sin, rope->interleaved());
+    rotate(ctx, k, Dk, rope->rotary(), angles->cos, angles->sin, rope->interleaved());
+  }
+  if (caches.empty()) return output(ctx, core.exact(ctx, q, k, v, batch.offsets, batch.offsets));
+  for (size_t s = 0; s < batch.sequences(); ++s) {
+    const size_t begin = batch.begin(s), T = batch.length(s);
+    caches[s]->write(core.layer, {k.row(begin), T, k.cols, k.stride}, {v.row(begin), T, v.cols, v.stride});
+  }
+  return output(ctx, core.over_caches(ctx, q, batch, caches, true));
+}
+
+CrossAttention::CrossAttention(size_t layer, size_t model_size, size_t heads)
+    : query(model_size, model_size, true), key_value(2 * model_size, model_size, true), output(model_size, model_size, true) {
+  const size_t head_size = model_size / heads;
+  core.shape = {heads, heads, head_size, head_size};
+  core.scale = 1 / std::sqrt(static_cast<float>(head_size));
+  core.causal = false;
+  core.site = Site::kCrossAttention;
+  core.layer = layer;
+}
+
+void CrossAttention::remember(Context& ctx, const Tensor& memory, std::span<const size_t> memory_offsets, Caches caches) const {
+  Scope scope(ctx);
+  const Tensor all = key_value(ctx, memory);
+  const size_t width = all.cols / 2;
+  for (size_t s = 0; s < caches.size(); ++s) {
+    const size_t begin = memory_offsets[s], S = memory_offsets[s + 1] - begin;
+    caches[s]->write(core.layer, {all.row(begin), S, width, all.stride}, {all.row(begin) + width, S, width, all.stride});
+  }
+}
+
+Tensor CrossAttention::operator()(Context& ctx, const Tensor& x, const Batch& batch, Caches caches) const {
+  return output(ctx, core.over_caches(ctx, query(ctx, x), batch, caches, false));
+}
+
+Tensor CrossAttention::operator()(Context& ctx, const Tensor& x, const Batch& batch, const Tensor& memory,
+                                  std::span<const size_t> memory_offsets) const {
+  const Tensor all = key_value(ctx, memory);
+  const size_t width = all.cols / 2;
+  return output(ctx, core.exact(ctx, query(ctx, x), all.columns(0, width), all.columns(width, width), batch.offsets, memory_offsets));
+}
+
+std::vector<float> alibi_slopes(size_t heads) {
+  size_t power = 1;
+  while (power * 2 <= heads) power *= 2;
+  std::vector<float> slopes(heads);
+  const double base = std::pow(2.0, -8.0 / static_cast<double>(power)), between = std::pow(2.0, -4.0 / static_cast<double>(power));
+  for (size_t h = 0; h < heads; ++h) {
+    slopes[h] = static_cast<float>(h < power ? std::pow(base, static_cast<double>(h + 1)) : std::pow(between, static_cast<double>(2 * (h - power) + 1)));
+  }
+  return slopes;
+}
+
+}  // namespace wf

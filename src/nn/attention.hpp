@@ -1,0 +1,76 @@
+// Multi-head attention (Vaswani et al. 2017, section 3.2), with grouped key/value heads (Ainslie et al. 2023), a sliding window,
+// linear biases (Press et al. 2022, "ALiBi") and rotary positions as values.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "nn/kv_cache.hpp"
+#include "nn/linear.hpp"
+#include "nn/norm.hpp"
+#include "nn/rope.hpp"
+#include "ops/batch.hpp"
+
+namespace wf {
+
+// One cache a sequence of the batch, or none: then attention is computed over the batch itself, exactly and with its weights
+// kept, as a tape needs it.
+using Caches = std::span<KvCache* const>;
+
+// softmax(scale q k^T + mask) v, and who wants to see the weights.
+struct AttentionCore {
+  kernels::AttentionShape shape{};
+  float scale = 1;
+  bool causal = true;
+  size_t window = 0;           // latest positions a query sees, its own among them; 0: all
+  std::vector<float> slopes;   // (H) ALiBi, or empty
+  Site site = Site::kAttention;
+  size_t layer = 0;            // in the model, and in the cache
+
+  // q (T, H * Dk) over what the caches hold, the batch's own rows included when `own` -> (T, H * Dv).
+  Tensor over_caches(Context& ctx, const Tensor& q, const Batch& batch, Caches caches, bool own) const;
+  // q (T, H * Dk), k (S, Hk * Dk), v (S, Hk * Dv); sequence i of the queries sees sequence i of the keys -> (T, H * Dv).
+  Tensor exact(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
+               std::span<const size_t> key_offsets) const;
+
+ private:
+  kernels::AttentionMask mask() const;
+  void show_weights(Context& ctx, const Tensor& q, size_t sequence, size_t query_begin, const KvCache& cache, size_t keys) const;
+};
+
+struct SelfAttention {
+  AttentionCore core;
+  Linear qkv;     // ((H + 2 Hk) * Dk, D): queries, keys, values
+  Linear output;  // (D, H * Dk)
+  Norm query_norm, key_norm;  // of each head (Qwen3), or absent
+
+  SelfAttention() = default;
+  SelfAttention(size_t layer, size_t model_size, size_t heads, size_t kv_heads, size_t head_size, bool qkv_bias, bool output_bias);
+
+  // x (T, D) -> (T, D). `rope` and `angles`: of this pass, or null.
+  Tensor operator()(Context& ctx, const Tensor& x, const Batch& batch, Caches caches, const Rope* rope = nullptr,
+                    const Rope::Angles* angles = nullptr) const;
+};
+
+// Queries from the decoder, keys and values from the encoder's output.
+struct CrossAttention {
+  AttentionCore core;
+  Linear query;      // (H * Dk, D)
+  Linear key_value;  // (2 H * Dk, D)
+  Linear output;     // (D, H * Dk)
+
+  CrossAttention() = default;
+  CrossAttention(size_t layer, size_t model_size, size_t heads);
+
+  // Writes the keys and values of `memory` (S, D), sequence i of it into caches[i]: once a source.
+  void remember(Context& ctx, const Tensor& memory, std::span<const size_t> memory_offsets, Caches caches) const;
+  // x (T, D) over what the caches remember -> (T, D).
+  Tensor operator()(Context& ctx, const Tensor& x, const Batch& batch, Caches caches) const;
+  // x (T, D) over `memory` itself, as a tape needs it -> (T, D).
+  Tensor operator()(Context& ctx, const Tensor& x, const Batch& batch, const Tensor& memory, std::span<const size_t> memory_offsets) const;
+};
+
+// The slopes of ALiBi for that many heads (Press et al. 2022, section 3).
+std::vector<float> alibi_slopes(size_t heads);
+
+}  // namespace wf

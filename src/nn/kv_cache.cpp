@@ -1,0 +1,145 @@
+#include "nn/kv_cache.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "core/shape.hpp"
+
+namespace wf {
+
+namespace {
+
+constexpr size_t kHeader = kAlignment;  // bytes before a block's floats; holds the reference count
+
+uint32_t& references(float* block) { return *reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(block) - kHeader); }
+
+}  // namespace
+
+KvPool::KvPool(const kernels::AttentionShape& shape, size_t blocks_a_slab)
+    : shape_(shape),
+      stride_(kHeader + aligned(checked_product(kernels::block_floats(shape), sizeof(float), "key/value block"))),
+      blocks_a_slab_(std::max<size_t>(blocks_a_slab, 1)) {}
+
+float* KvPool::take() {
+  if (free_.empty()) reserve(blocks_a_slab_);
+  float* block = free_.back();
+  free_.pop_back();
+  references(block) = 1;
+  ++in_use_;
+  return block;
+}
+
+void KvPool::share(float* block) { ++references(block); }
+
+void KvPool::drop(float* block) {
+  if (--references(block) != 0) return;
+  --in_use_;
+  free_.push_back(block);
+}
+
+bool KvPool::is_shared(const float* block) const { return references(const_cast<float*>(block)) > 1; }
+
+void KvPool::reserve(size_t blocks) {
+  if (free_.size() >= blocks) return;
+  const size_t count = std::max(blocks - free_.size(), blocks_a_slab_);
+  slabs_.emplace_back(checked_product(count, stride_, "key/value cache"), "the key/value cache");
+  free_.reserve(in_use_ + free_.size() + count);
+  char* slab = static_cast<char*>(slabs_.back().data());
+  for (size_t i = count; i-- > 0;) free_.push_back(reinterpret_cast<float*>(slab + i * stride_ + kHeader));
+}
+
+size_t KvPool::bytes() const {
+  size_t total = 0;
+  for (const Buffer& slab : slabs_) total += slab.bytes();
+  return total;
+}
+
+KvCache::KvCache(KvPool& pool, std::vector<size_t> windows) : pool_(&pool), layers_(windows.size()) {
+  for (size_t l = 0; l < windows.size(); ++l) layers_[l].window = windows[l];
+}
+
+KvCache::KvCache(const KvCache& other) : pool_(other.pool_), layers_(other.layers_), length_(other.length_) {
+  for (Layer& layer : layers_) {
+    for (float* block : layer.blocks) pool_->share(block);
+  }
+}
+
+KvCache& KvCache::operator=(KvCache other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(layers_, other.layers_);
+  std::swap(length_, other.length_);
+  return *this;
+}
+
+KvCache::~KvCache() {
+  for (Layer& layer : layers_) {
+    for (float* block : layer.blocks) pool_->drop(block);
+  }
+}
+
+void KvCache::write(size_t layer, const Tensor& k, const Tensor& v) {
+  Layer& table = layers_[layer];
+  for (size_t done = 0; done < k.rows;) {
+    const size_t position = length_ + done, offset = position % kernels::kBlock;
+    const size_t count = std::min(kernels::kBlock - offset, k.rows - done);
+    const size_t index = position / kernels::kBlock - table.first;
+    if (index == table.blocks.size()) {
+      table.blocks.push_back(pool_->take());
+    } else if (pool_->is_shared(table.blocks[index])) {
+      float* own = pool_->take();
+      std::memcpy(own, table.blocks[index], pool_->block_bytes() - kHeader);
+      pool_->drop(std::exchange(table.blocks[index], own));
+    }
+    kernels::write_block(pool_->shape(), table.blocks[index], offset, count, k.row(done), k.stride, v.row(done), v.stride);
+    done += count;
+  }
+}
+
+void KvCache::advance(size_t count) {
+  length_ += count;
+  for (Layer& layer : layers_) {
+    if (layer.window == 0 || length_ < layer.window) continue;
+    const size_t oldest_seen = length_ + 1 - layer.window;  // by a query at position length_
+    drop_front(layer, oldest_seen / kernels::kBlock - layer.first);
+  }
+}
+
+size_t KvCache::truncate(size_t length) {
+  length = std::min(length, length_);
+  for (const Layer& layer : layers_) {
+    const size_t oldest_seen = layer.window == 0 || length < layer.window ? 0 : length + 1 - layer.window;
+    if (layer.first > oldest_seen / kernels::kBlock) length = 0;
+  }
+  for (Layer& layer : layers_) {
+    if (length == 0) {
+      drop_front(layer, layer.blocks.size());
+      layer.first = 0;
+      continue;
+    }
+    const size_t kept = (length + kernels::kBlock - 1) / kernels::kBlock - layer.first;
+    for (; layer.blocks.size() > kept; layer.blocks.pop_back()) pool_->drop(layer.blocks.back());
+  }
+  return length_ = length;
+}
+
+void KvCache::reserve(size_t length) {
+  size_t missing = 0;
+  for (Layer& layer : layers_) {
+    const size_t seen = layer.window == 0 ? length : std::min(length, layer.window + 2 * kernels::kBlock);
+    const size_t blocks = seen / kernels::kBlock + 1;
+    layer.blocks.reserve(blocks);
+    missing += blocks - std::min(blocks, layer.blocks.size());
+  }
+  pool_->reserve(missing);
+}
+
+void KvCache::drop_front(Layer& layer, size_t blocks) {
+  blocks = std::min(blocks, layer.blocks.size());
+  for (size_t i = 0; i < blocks; ++i) pool_->drop(layer.blocks[i]);
+  layer.blocks.erase(layer.blocks.begin(), layer.blocks.begin() + static_cast<ptrdiff_t>(blocks));
+  layer.first += blocks;
+}
+
+}  // namespace wf

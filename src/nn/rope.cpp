@@ -1,0 +1,150 @@
+#include "nn/rope.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.hpp"
+
+namespace wf {
+
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+// 1 / (scales[i] * theta^(2i / rotary)), rounded to float as Python does.
+std::vector<float> inverse_powers(double theta, size_t rotary, const std::vector<double>& scales = {}) {
+  std::vector<float> frequencies(rotary / 2);
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary);
+    const float power = static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
+    frequencies[i] = 1.0f / (scales.empty() ? power : static_cast<float>(scales[i]) * power);
+  }
+  return frequencies;
+}
+
+// Llama 3.1: long wavelengths are divided by the factor, short ones kept, those between interpolated.
+void stretch_llama3(std::vector<float>& frequencies, double factor, double low, double high, double original) {
+  for (float& frequency : frequencies) {
+    const double wavelength = 2 * kPi / frequency;
+    if (wavelength > original / low) {
+      frequency = static_cast<float>(frequency / factor);
+    } else if (wavelength >= original / high) {
+      const double smooth = (original / wavelength - low) / (high - low);
+      frequency = static_cast<float>((1 - smooth) * frequency / factor + smooth * frequency);
+    }
+  }
+}
+
+// Peng et al. 2023, "YaRN", section 3.2: a ramp over the features between interpolation and extrapolation.
+void stretch_yarn(std::vector<float>& frequencies, double theta, size_t rotary, double factor, double fast, double slow, double original,
+                  bool whole) {
+  const auto feature_of = [&](double rotations) {
+    return static_cast<double>(rotary) * std::log(original / (rotations * 2 * kPi)) / (2 * std::log(theta));
+  };
+  double low = feature_of(fast), high = feature_of(slow);
+  if (whole) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(rotary) - 1);
+  if (low == high) high += 0.001;
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    frequencies[i] = static_cast<float>(frequencies[i] / factor * ramp + frequencies[i] * (1 - ramp));
+  }
+}
+
+double yarn_magnitude(double factor, double scale) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
+
+}  // namespace
+
+Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double default_theta, double partial)
+    : interleaved_(config.boolean("rope_interleaved", false)), max_positions_(max_positions) {
+  const std::string at = config.has("rope_parameters.rope_theta") || config.has("rope_parameters.rope_type") ? "rope_parameters." : "rope_scaling.";
+  theta_ = config.number(at + "rope_theta", config.number("rope_theta", default_theta));
+  if (!(theta_ > 1)) config.reject("rope_theta", "a number above 1");
+  partial = config.number(at + "partial_rotary_factor", config.number("partial_rotary_factor", partial));
+  if (!(partial > 0) || partial > 1) config.reject("partial_rotary_factor", "a number above 0, at most 1");
+  rotary_ = static_cast<size_t>(static_cast<double>(head_size) * partial);
+  if (rotary_ == 0 || rotary_ % 2 != 0) {
+    fail(Code::kInvalidArgument, "config.json", "rotary part of a head: expected an even number of features, got ", rotary_);
+  }
+
+  const std::string type = config.string(at + "rope_type", config.string(at + "type", "default"));
+  const auto positive = [&](const std::string& key) {
+    const double value = config.number(at + key);
+    if (!(value > 0) || !std::isfinite(value)) config.reject(at + key, "a number above 0");
+    return value;
+  };
+  original_positions_ = config.size("original_max_position_embeddings", config.size(at + "original_max_position_embeddings", max_positions));
+  const double original = static_cast<double>(original_positions_);
+  fixed_ = inverse_powers(theta_, rotary_);
+
+  if (type == "default") return;
+  if (type == "linear") {
+    const float factor = static_cast<float>(positive("factor"));
+    for (float& frequency : fixed_) frequency /= factor;
+  } else if (type == "dynamic") {
+    kind_ = Kind::kDynamic;
+    factor_ = positive("factor");
+    if (rotary_ <= 2) config.reject(at + "rope_type", "a rotary part of more than 2 features for dynamic scaling");
+  } else if (type == "llama3") {
+    stretch_llama3(fixed_, positive("factor"), positive("low_freq_factor"), positive("high_freq_factor"), original);
+  } else if (type == "yarn" || type == "longrope") {
+    const double ratio = static_cast<double>(max_positions) / original;
+    factor_ = config.has(at + "factor") ? positive("factor") : ratio;
+    if (type == "yarn") {
+      const double scale = config.number(at + "mscale", 0), scale_all = config.number(at + "mscale_all_dim", 0);
+      attention_factor_ = scale != 0 && scale_all != 0 ? yarn_magnitude(factor_, scale) / yarn_magnitude(factor_, scale_all) : yarn_magnitude(factor_, 1);
+      stretch_yarn(fixed_, theta_, rotary_, factor_, config.number(at + "beta_fast", 32), config.number(at + "beta_slow", 1), original,
+                   config.boolean(at + "truncate", true));
+    } else {
+      kind_ = Kind::kLong;
+      attention_factor_ = factor_ <= 1 ? 1 : std::sqrt(1 + std::log(factor_) / std::log(original));
+      for (const char* key : {"short_factor", "long_factor"}) {
+        const std::vector<double> scales = config.numbers(at + key);
+        if (scales.size() != rotary_ / 2) config.reject(at + key, join(rotary_ / 2, " numbers"));
+        (key[0] == 's' ? fixed_ : long_) = inverse_powers(theta_, rotary_, scales);
+      }
+    }
+    attention_factor_ = config.number(at + "attention_factor", attention_factor_);
+  } else {
+    fail(Code::kUnsupported, "config.json", at, "rope_type: expected default, linear, dynamic, llama3, yarn or longrope, got '", type, "'");
+  }
+}
+
+std::vector<float> Rope::frequencies(size_t extent) const {
+  if (kind_ == Kind::kLong && extent > original_positions_) return long_;
+  if (kind_ == Kind::kDynamic && extent > max_positions_) {
+    const double stretch = factor_ * static_cast<double>(extent) / static_cast<double>(max_positions_) - (factor_ - 1);
+    const double exponent = static_cast<double>(rotary_) / static_cast<double>(rotary_ - 2);
+    return inverse_powers(theta_ * std::pow(stretch, exponent), rotary_);
+  }
+  return fixed_;
+}
+
+Rope::Angles Rope::angles(Context& ctx, const Batch& batch) const {
+  const size_t half = rotary_ / 2, T = batch.tokens.size();
+  const Angles angles{ctx.arena.floats(T * half), ctx.arena.floats(T * half)};
+  const float magnitude = static_cast<float>(attention_factor_);
+  for (size_t s = 0; s < batch.sequences(); ++s) {
+    size_t extent = batch.extents.empty() ? 0 : batch.extents[s];
+    for (size_t t = batch.begin(s); t < batch.begin(s) + batch.length(s); ++t) {
+      extent = std::max(extent, static_cast<size_t>(batch.positions[t]) + 1);
+    }
+    const std::vector<float> stretched = kind_ == Kind::kFixed ? std::vector<float>() : frequencies(extent);
+    const std::vector<float>& frequency = kind_ == Kind::kFixed ? fixed_ : stretched;
+    for (size_t t = batch.begin(s); t < batch.begin(s) + batch.length(s); ++t) {
+      const float position = static_cast<float>(batch.positions[t]);
+      for (size_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(position * frequency[i]);
+        angles.cos[t * half + i] = static_cast<float>(std::cos(angle)) * magnitude;
+        angles.sin[t * half + i] = static_cast<float>(std::sin(angle)) * magnitude;
+      }
+    }
+  }
+  return angles;
+}
+
+}  // namespace wf

@@ -1,0 +1,76 @@
+// What a forward pass carries with it.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#include "core/arena.hpp"
+#include "ops/observer.hpp"
+#include "ops/tape.hpp"
+#include "ops/tensor.hpp"
+
+namespace wf {
+
+struct Context {
+  Arena& arena;
+  Tape* tape = nullptr;          // present: operations record their backward, and nothing of the arena is released
+  Observer* observer = nullptr;  // present: sees hidden states and attention
+
+  // A (rows, cols) tensor of the arena, contents undefined; tracked when there is a tape.
+  Tensor tensor(size_t rows, size_t cols) {
+    Tensor made{arena.floats(rows * cols), rows, cols, cols};
+    if (tape != nullptr) tape->track(made);
+    return made;
+  }
+
+  void observe(Site site, size_t layer, const Tensor& states) {
+    if (observer != nullptr && observer->wants(site, layer)) observer->observe(site, layer, states);
+  }
+};
+
+// Scratch memory of one operation, given back on leaving.
+class Scratch {
+ public:
+  Scratch(Context& ctx, size_t count) : arena_(ctx.arena), mark_(arena_.mark()), data_(arena_.floats(count)) {}
+  ~Scratch() { arena_.release(mark_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  operator float*() const { return data_; }
+
+ private:
+  Arena& arena_;
+  Arena::Mark mark_;
+  float* data_;
+};
+
+// The temporaries of a block: released on leaving, its result moved down to the caller's frame. Under a tape nothing is released.
+class Scope {
+ public:
+  explicit Scope(Context& ctx) : ctx_(ctx), mark_(ctx.arena.mark()) {}
+  ~Scope() {
+    if (!kept_) release();
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  // Ends the scope; `result`, made inside it, lives on in the frame that surrounds it.
+  Tensor keep(const Tensor& result) {
+    kept_ = true;
+    if (ctx_.tape != nullptr) return result;
+    release();
+    Tensor moved = ctx_.tensor(result.rows, result.cols);
+    for (size_t r = 0; r < result.rows; ++r) std::memmove(moved.row(r), result.row(r), result.cols * sizeof(float));
+    return moved;
+  }
+
+ private:
+  void release() {
+    if (ctx_.tape == nullptr) ctx_.arena.release(mark_);
+  }
+
+  Context& ctx_;
+  Arena::Mark mark_;
+  bool kept_ = false;
+};
+
+}  // namespace wf

@@ -1,0 +1,67 @@
+#include "core/error.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/matmul.hpp"
+#include "ops/ops.hpp"
+
+namespace wf {
+
+namespace {
+
+void record_linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b, const Tensor& y) {
+  if (!w.trainable()) fail(Code::kUnsupported, "linear", "a gradient through frozen weights: expected a trainable model");
+  ctx.tape->record([&ctx, x, &w, &b, y] {
+    if (!ctx.tape->reached(y)) return;
+    const float* dy = ctx.tape->gradient(y);
+    const size_t T = y.rows, F = y.cols, D = x.cols;
+    if (float* dx = ctx.tape->gradient(x)) {
+      Scratch scratch(ctx, kernels::gemm_scratch(T, D, F));
+      kernels::gemm(false, false, T, D, F, dy, y.stride, w.values(), D, true, dx, x.stride, scratch);
+    }
+    Scratch scratch(ctx, kernels::gemm_scratch(F, D, T));
+    kernels::gemm(true, false, F, D, T, dy, y.stride, x.data, x.stride, true, w.gradient(), D, scratch);
+    if (b.present()) kernels::add_rows_backward(dy, b.gradient(), T, F);
+  });
+}
+
+}  // namespace
+
+Tensor linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b) {
+  if (x.cols != w.cols()) fail(Code::kShapeMismatch, "linear", "expected ", w.cols(), " input features, got ", x.cols);
+  const size_t T = x.rows, D = w.cols(), F = w.rows();
+  const float* bias = b.present() ? b.values() : nullptr;
+  Tensor y = ctx.tensor(T, F);
+  if (w.packed()) {
+    Scratch scratch(ctx, kernels::matmul_scratch(w.dtype(), T, D, F));
+    kernels::matmul(x.data, x.stride, w.dtype(), w.panels(), bias, y.data, y.stride, T, D, F, scratch);
+  } else {
+    Scratch scratch(ctx, kernels::gemm_scratch(T, F, D));
+    kernels::gemm(false, true, T, F, D, x.data, x.stride, w.values(), D, false, y.data, y.stride, scratch);
+    if (bias != nullptr) kernels::add_bias(y.data, bias, y.data, T, F);
+  }
+  if (ctx.tape != nullptr) record_linear(ctx, x, w, b, y);
+  return y;
+}
+
+Tensor embedding(Context& ctx, std::span<const int32_t> tokens, const Weight& table, float scale) {
+  Tensor y = ctx.tensor(tokens.size(), table.cols());
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    if (tokens[t] < 0 || static_cast<size_t>(tokens[t]) >= table.rows()) {
+      fail(Code::kInvalidArgument, "embedding", "token id: expected 0 to ", table.rows() - 1, ", got ", tokens[t]);
+    }
+    table.read_row(static_cast<size_t>(tokens[t]), y.row(t));
+  }
+  if (scale != 1) kernels::scale(y.data, scale, y.data, y.size());
+  if (ctx.tape != nullptr && table.trainable()) {
+    ctx.tape->record([&ctx, tokens, &table, scale, y] {
+      if (!ctx.tape->reached(y)) return;
+      const float* dy = ctx.tape->gradient(y);
+      for (size_t t = 0; t < tokens.size(); ++t) {
+        kernels::axpy(scale, dy + t * y.stride, table.gradient() + static_cast<size_t>(tokens[t]) * y.cols, y.cols);
+      }
+    });
+  }
+  return y;
+}
+
+}  // namespace wf

@@ -1,0 +1,164 @@
+#include "core/error.hpp"
+#include "core/shape.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/norm.hpp"
+#include "kernels/rope.hpp"
+#include "kernels/softmax.hpp"
+#include "ops/ops.hpp"
+
+namespace wf {
+
+namespace {
+
+void check_same_shape(const char* where, const Tensor& a, const Tensor& b) {
+  if (a.rows == b.rows && a.cols == b.cols) return;
+  fail(Code::kShapeMismatch, where, "expected two tensors of one shape, got ", Shape{a.rows, a.cols}, " and ", Shape{b.rows, b.cols});
+}
+
+void check_contiguous(const char* where, const Tensor& x) {
+  if (!x.contiguous()) fail(Code::kInternal, where, "expected rows without gaps");
+}
+
+void check_length(const char* where, const Weight& w, size_t length) {
+  if (w.present() && w.cols() != length) fail(Code::kShapeMismatch, where, "expected a weight of ", length, ", got ", w.cols());
+}
+
+const float* values_or_null(const Weight& w) { return w.present() ? w.values() : nullptr; }
+float* gradient_or_null(const Weight& w) { return w.present() ? w.gradient() : nullptr; }
+
+}  // namespace
+
+Tensor add(Context& ctx, const Tensor& a, const Tensor& b) {
+  check_same_shape("add", a, b);
+  check_contiguous("add", a);
+  check_contiguous("add", b);
+  if (ctx.tape == nullptr) {
+    kernels::add(a.data, b.data, a.data, a.size());
+    return a;
+  }
+  Tensor y = ctx.tensor(a.rows, a.cols);
+  kernels::add(a.data, b.data, y.data, y.size());
+  ctx.tape->record([&ctx, a, b, y] {
+    if (!ctx.tape->reached(y)) return;
+    const float* dy = ctx.tape->gradient(y);
+    if (float* da = ctx.tape->gradient(a)) kernels::axpy(1, dy, da, y.size());
+    if (float* db = ctx.tape->gradient(b)) kernels::axpy(1, dy, db, y.size());
+  });
+  return y;
+}
+
+Tensor scale(Context& ctx, const Tensor& x, float factor) {
+  check_contiguous("scale", x);
+  if (ctx.tape == nullptr) {
+    kernels::scale(x.data, factor, x.data, x.size());
+    return x;
+  }
+  Tensor y = ctx.tensor(x.rows, x.cols);
+  kernels::scale(x.data, factor, y.data, y.size());
+  ctx.tape->record([&ctx, x, factor, y] {
+    if (!ctx.tape->reached(y)) return;
+    if (float* dx = ctx.tape->gradient(x)) kernels::axpy(factor, ctx.tape->gradient(y), dx, y.size());
+  });
+  return y;
+}
+
+Tensor layer_norm(Context& ctx, const Tensor& x, const Weight& w, const Weight& b, float eps) {
+  check_contiguous("layer_norm", x);
+  check_length("layer_norm", w, x.cols);
+  check_length("layer_norm", b, x.cols);
+  Tensor y = ctx.tensor(x.rows, x.cols);
+  kernels::layer_norm(x.data, values_or_null(w), values_or_null(b), y.data, x.rows, x.cols, eps);
+  if (ctx.tape != nullptr) {
+    ctx.tape->record([&ctx, x, &w, &b, y, eps] {
+      if (!ctx.tape->reached(y)) return;
+      kernels::layer_norm_backward(x.data, values_or_null(w), ctx.tape->gradient(y), ctx.tape->gradient(x), gradient_or_null(w),
+                                   gradient_or_null(b), x.rows, x.cols, eps);
+    });
+  }
+  return y;
+}
+
+Tensor rms_norm(Context& ctx, const Tensor& x, const Weight& w, float offset, float eps) {
+  if (x.cols % w.cols() != 0) fail(Code::kShapeMismatch, "rms_norm", "expected a multiple of ", w.cols(), " features, got ", x.cols);
+  const size_t D = w.cols(), per_row = x.cols / D;
+  Tensor y = ctx.tensor(x.rows, x.cols);
+  if (x.contiguous()) {
+    kernels::rms_norm(x.data, w.values(), offset, y.data, x.rows * per_row, D, eps);
+  } else {
+    for (size_t t = 0; t < x.rows; ++t) kernels::rms_norm(x.row(t), w.values(), offset, y.row(t), per_row, D, eps);
+  }
+  if (ctx.tape != nullptr) {
+    ctx.tape->record([&ctx, x, &w, y, offset, eps, D, per_row] {
+      if (!ctx.tape->reached(y)) return;
+      const float* dy = ctx.tape->gradient(y);
+      float* dx = ctx.tape->gradient(x);
+      for (size_t t = 0; t < x.rows; ++t) {
+        kernels::rms_norm_backward(x.row(t), w.values(), offset, dy + t * y.stride, dx + t * x.stride, w.gradient(), per_row, D, eps);
+      }
+    });
+  }
+  return y;
+}
+
+Tensor activate(Context& ctx, kernels::Activation activation, const Tensor& x) {
+  check_contiguous("activate", x);
+  if (ctx.tape == nullptr) {
+    kernels::activate(activation, x.data, x.data, x.size());
+    return x;
+  }
+  Tensor y = ctx.tensor(x.rows, x.cols);
+  kernels::activate(activation, x.data, y.data, y.size());
+  ctx.tape->record([&ctx, activation, x, y] {
+    if (!ctx.tape->reached(y)) return;
+    if (float* dx = ctx.tape->gradient(x)) kernels::activate_backward(activation, x.data, ctx.tape->gradient(y), dx, y.size());
+  });
+  return y;
+}
+
+Tensor gated(Context& ctx, kernels::Activation activation, const Tensor& gate, const Tensor& up) {
+  check_same_shape("gated", gate, up);
+  Tensor y = ctx.tensor(gate.rows, gate.cols);
+  for (size_t t = 0; t < y.rows; ++t) kernels::gated(activation, gate.row(t), up.row(t), y.row(t), y.cols);
+  if (ctx.tape != nullptr) {
+    ctx.tape->record([&ctx, activation, gate, up, y] {
+      if (!ctx.tape->reached(y)) return;
+      const float* dy = ctx.tape->gradient(y);
+      float* dgate = ctx.tape->gradient(gate);
+      float* dup = ctx.tape->gradient(up);
+      for (size_t t = 0; t < y.rows; ++t) {
+        kernels::gated_backward(activation, gate.row(t), up.row(t), dy + t * y.stride, dgate + t * gate.stride, dup + t * up.stride, y.cols);
+      }
+    });
+  }
+  return y;
+}
+
+Tensor softmax(Context& ctx, const Tensor& x) {
+  check_contiguous("softmax", x);
+  Tensor y = ctx.tensor(x.rows, x.cols);
+  kernels::softmax(x.data, y.data, x.rows, x.cols);
+  if (ctx.tape != nullptr) {
+    ctx.tape->record([&ctx, x, y] {
+      if (!ctx.tape->reached(y)) return;
+      if (float* dx = ctx.tape->gradient(x)) kernels::softmax_backward(y.data, ctx.tape->gradient(y), dx, y.rows, y.cols);
+    });
+  }
+  return y;
+}
+
+void rotate(Context& ctx, Tensor& x, size_t head_size, size_t rotary, const float* cos, const float* sin, bool interleaved) {
+  if (x.cols % head_size != 0 || rotary > head_size || rotary % 2 != 0) {
+    fail(Code::kShapeMismatch, "rotate", "expected heads of ", head_size, " with an even rotary part, got ", x.cols, " and ", rotary);
+  }
+  kernels::rope(x.data, x.stride, x.rows, x.cols / head_size, head_size, rotary, cos, sin, interleaved);
+  if (ctx.tape != nullptr) {
+    ctx.tape->record([&ctx, x, head_size, rotary, cos, sin, interleaved] {
+      if (!ctx.tape->reached(x)) return;
+      Scratch back(ctx, x.rows * rotary / 2);
+      kernels::scale(sin, -1, back, x.rows * rotary / 2);
+      kernels::rope(ctx.tape->gradient(x), x.stride, x.rows, x.cols / head_size, head_size, rotary, cos, back, interleaved);
+    });
+  }
+}
+
+}  // namespace wf

@@ -1,0 +1,29 @@
+#include "ops/tape.hpp"
+
+#include <algorithm>
+
+namespace wf {
+
+void Tape::track(Tensor& tensor) {
+  tensor.gradient = &gradients_.emplace_back();
+  tensor.gradient->floats = tensor.rows * tensor.stride;
+  tensor.gradient_offset = 0;
+}
+
+float* Tape::gradient(const Tensor& tensor) {
+  Gradient* gradient = tensor.gradient;
+  if (gradient == nullptr) return nullptr;
+  if (gradient->data == nullptr) {
+    gradient->data = arena_.floats(gradient->floats);
+    std::fill_n(gradient->data, gradient->floats, 0.0f);
+  }
+  return gradient->data + tensor.gradient_offset;
+}
+
+void Tape::backward(const Tensor& loss) {
+  gradient(loss)[0] = 1;
+  for (auto record = records_.rbegin(); record != records_.rend(); ++record) (*record)();
+  records_.clear();
+}
+
+}  // namespace wf

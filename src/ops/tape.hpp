@@ -1,0 +1,36 @@
+// The tape of reverse-mode differentiation: operations record their backward as they run, `backward` plays it in reverse.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "core/arena.hpp"
+#include "ops/tensor.hpp"
+
+namespace wf {
+
+class Tape {
+ public:
+  explicit Tape(Arena& arena) : arena_(arena) {}
+
+  // Lets a gradient flow into `tensor`.
+  void track(Tensor& tensor);
+  void record(std::function<void()> backward) { records_.push_back(std::move(backward)); }
+
+  // Where a backward adds its contribution to the gradient of `tensor`: zeros at first touch. Same stride as the tensor.
+  // Null when no gradient flows there.
+  float* gradient(const Tensor& tensor);
+  // Whether anything has flowed into `tensor`: a backward with nothing to pass on returns at once.
+  bool reached(const Tensor& tensor) const { return tensor.gradient != nullptr && tensor.gradient->data != nullptr; }
+
+  // d loss / d everything tracked; `loss` is (1, 1). Plays the records once and drops them.
+  void backward(const Tensor& loss);
+
+ private:
+  Arena& arena_;
+  std::deque<Gradient> gradients_;
+  std::vector<std::function<void()>> records_;
+};
+
+}  // namespace wf

@@ -1,0 +1,61 @@
+// A weight of the model: a matrix packed for the kernels, or a table, a vector or a trainable matrix in plain rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/buffer.hpp"
+#include "core/dtype.hpp"
+#include "ops/tensor.hpp"
+
+namespace wf {
+
+class Weight {
+ public:
+  // kMatrix multiplies (and may be looked up by rows: a tied embedding); kTable is only looked up; kVector is added or scaled by.
+  enum class Use : uint8_t { kMatrix, kTable, kVector };
+
+  Weight() = default;                                                              // absent: a linear layer without bias
+  static Weight matrix(size_t rows, size_t cols) { return {Use::kMatrix, rows, cols}; }  // (F, D)
+  static Weight table(size_t rows, size_t cols) { return {Use::kTable, rows, cols}; }    // (N, D)
+  static Weight vector(size_t size) { return {Use::kVector, 1, size}; }                  // (D)
+
+  bool present() const { return rows_ != 0; }
+  size_t rows() const { return rows_; }
+  size_t cols() const { return cols_; }
+  Use use() const { return use_; }
+  DType dtype() const { return dtype_; }
+  bool packed() const { return packed_; }
+  bool trainable() const { return gradient_.data() != nullptr; }
+
+  // Bytes `allocate` would take, checked for overflow. Only a frozen matrix is held as `store`; everything else is f32.
+  size_t bytes(DType store, bool trainable) const;
+  void allocate(DType store, bool trainable);
+
+  // `count` stored rows (count, cols) of `dtype` become rows row..row + count; a vector takes elements.
+  void write_rows(size_t row, size_t count, const void* source, DType dtype);
+  // Stored (in, out), as GPT-2's Conv1D: `count` rows of `outputs` elements become columns col.. of rows row..row + outputs.
+  void write_columns(size_t col, size_t count, size_t row, size_t outputs, const void* source, DType dtype);
+  // One row as floats, (cols).
+  void read_row(size_t row, float* out) const;
+
+  const void* panels() const { return data_.data(); }
+  float* values() { return data_.floats(); }              // (rows, cols); only when not packed
+  const float* values() const { return data_.floats(); }
+  float* gradient() const { return const_cast<float*>(gradient_.floats()); }  // (rows, cols), null when frozen
+  void clear_gradient();
+
+ private:
+  Weight(Use use, size_t rows, size_t cols) : use_(use), rows_(rows), cols_(cols) {}
+
+  Use use_ = Use::kMatrix;
+  size_t rows_ = 0;
+  size_t cols_ = 0;
+  DType dtype_ = DType::kF32;
+  bool packed_ = false;
+  Buffer data_;
+  Buffer gradient_;
+};
+
+}  // namespace wf
