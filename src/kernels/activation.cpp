@@ -1,0 +1,115 @@
+#include "kernels/activation.hpp"
+
+#include "kernels/loops.hpp"
+
+namespace wf::kernels {
+namespace {
+
+using simd::mul_add;
+using simd::splat;
+
+// Each: the value at x, and the slope there.
+struct Identity {
+  static F32 value(F32 x) { return x; }
+  static F32 slope(F32) { return splat(1.0f); }
+};
+
+struct Relu {
+  static F32 value(F32 x) { return simd::select(x < simd::zero(), simd::zero(), x); }  // NaN stays NaN
+  static F32 slope(F32 x) { return simd::select(x > simd::zero(), splat(1.0f), simd::zero()); }
+};
+
+struct Gelu {
+  static F32 cdf(F32 x) { return splat(0.5f) * (splat(1.0f) + simd::erf(x * splat(0.70710678118654752f))); }
+  static F32 value(F32 x) { return x * cdf(x); }
+  static F32 slope(F32 x) {
+    const F32 pdf = simd::exp(splat(-0.5f) * x * x) * splat(0.39894228040143268f);  // 1 / sqrt(2 pi)
+    return mul_add(x, pdf, cdf(x));
+  }
+};
+
+struct GeluTanh {
+  static constexpr float kRoot = 0.79788456080286536f, kCubic = 0.044715f;  // sqrt(2 / pi)
+  static F32 inner(F32 x) { return simd::tanh(splat(kRoot) * mul_add(splat(kCubic) * x * x, x, x)); }
+  static F32 value(F32 x) { return splat(0.5f) * x * (splat(1.0f) + inner(x)); }
+  static F32 slope(F32 x) {
+    const F32 t = inner(x), half = splat(0.5f);
+    const F32 du = splat(kRoot) * mul_add(splat(3.0f * kCubic) * x, x, splat(1.0f));
+    return half * (splat(1.0f) + t) + half * x * (splat(1.0f) - t * t) * du;
+  }
+};
+
+struct QuickGelu {
+  static constexpr float kSharp = 1.702f;
+  static F32 value(F32 x) { return x * simd::sigmoid(splat(kSharp) * x); }
+  static F32 slope(F32 x) {
+    const F32 s = simd::sigmoid(splat(kSharp) * x);
+    return s + splat(kSharp) * x * s * (splat(1.0f) - s);
+  }
+};
+
+struct Silu {
+  static F32 value(F32 x) { return x / (splat(1.0f) + simd::exp(simd::zero() - x)); }
+  static F32 slope(F32 x) {
+    const F32 s = simd::sigmoid(x);
+    return s + x * s * (splat(1.0f) - s);
+  }
+};
+
+struct Tanh {
+  static F32 value(F32 x) { return simd::tanh(x); }
+  static F32 slope(F32 x) {
+    const F32 t = simd::tanh(x);
+    return splat(1.0f) - t * t;
+  }
+};
+
+struct Sigmoid {
+  static F32 value(F32 x) { return simd::sigmoid(x); }
+  static F32 slope(F32 x) {
+    const F32 s = simd::sigmoid(x);
+    return s * (splat(1.0f) - s);
+  }
+};
+
+template <class Use>
+void with(Activation a, Use use) {
+  switch (a) {
+    case Activation::kIdentity: return use(Identity());
+    case Activation::kRelu: return use(Relu());
+    case Activation::kGelu: return use(Gelu());
+    case Activation::kGeluTanh: return use(GeluTanh());
+    case Activation::kQuickGelu: return use(QuickGelu());
+    case Activation::kSilu: return use(Silu());
+    case Activation::kTanh: return use(Tanh());
+    case Activation::kSigmoid: return use(Sigmoid());
+  }
+}
+
+}  // namespace
+
+void activate(Activation a, const float* x, float* y, size_t n) {
+  with(a, [=](auto f) { each(n, [=](auto at) { at.put(y, f.value(at.get(x))); }); });
+}
+
+void activate_backward(Activation a, const float* x, const float* dy, float* dx, size_t n) {
+  with(a, [=](auto f) {
+    each(n, [=](auto at) { at.put(dx, mul_add(at.get(dy), f.slope(at.get(x)), at.get(dx))); });
+  });
+}
+
+void gated(Activation a, const float* gate, const float* up, float* y, size_t n) {
+  with(a, [=](auto f) { each(n, [=](auto at) { at.put(y, f.value(at.get(gate)) * at.get(up)); }); });
+}
+
+void gated_backward(Activation a, const float* gate, const float* up, const float* dy, float* dgate, float* dup, size_t n) {
+  with(a, [=](auto f) {
+    each(n, [=](auto at) {
+      const F32 g = at.get(gate), d = at.get(dy);
+      at.put(dgate, mul_add(d * at.get(up), f.slope(g), at.get(dgate)));
+      at.put(dup, mul_add(d, f.value(g), at.get(dup)));
+    });
+  });
+}
+
+}  // namespace wf::kernels
