@@ -1,6 +1,6 @@
 // Installs Debian packages, with retries: mirrors are sometimes slow.
 import { existsSync, readFileSync } from 'node:fs';
-import { Refusal, output, retry, run, which } from './run.mjs';
+import { output, Refusal, retry, run, which } from './run.mjs';
 
 /** True on Debian and its descendants. */
 export function isDebian() {

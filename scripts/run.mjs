@@ -1,6 +1,6 @@
 // Small helpers shared by the scripts here. Node's standard library only: they run before `npm ci`.
 import { spawn, spawnSync } from 'node:child_process';
-import { accessSync, constants, existsSync, statSync } from 'node:fs';
+import { accessSync, constants, existsSync, readdirSync, statSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -46,8 +46,16 @@ export function run(command, args = [], { cwd = root, env = {}, quiet = false, c
     }
     if (input !== undefined) child.stdin.end(input);
     let late = false;
-    const timer = timeout && setTimeout(() => { late = true; child.kill('SIGKILL'); }, timeout);
-    child.on('error', (error) => { clearTimeout(timer); reject(new Error(`${command}: ${error.message}`)); });
+    const timer =
+      timeout &&
+      setTimeout(() => {
+        late = true;
+        child.kill('SIGKILL');
+      }, timeout);
+    child.on('error', (error) => {
+      clearTimeout(timer);
+      reject(new Error(`${command}: ${error.message}`));
+    });
     child.on('close', (code, signal) => {
       clearTimeout(timer);
       if (code === 0) return resolve(text);
@@ -78,6 +86,18 @@ export async function step(title, work) {
   const result = await work();
   console.log(`== ${title}: ${((performance.now() - start) / 1000).toFixed(1)} s`);
   return result;
+}
+
+/** The folder of the model that is shipped in the repository. */
+export function shippedModel() {
+  const models = join(root, 'examples/models');
+  const name = existsSync(models)
+    ? readdirSync(models)
+        .sort()
+        .find((entry) => existsSync(join(models, entry, 'config.json')))
+    : undefined;
+  if (!name) throw new Refusal(`No model in ${models}`);
+  return join(models, name);
 }
 
 /** A failure whose message is for the user: printed without a stack. */

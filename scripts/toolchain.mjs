@@ -1,15 +1,30 @@
 // Finds or installs what the C++ needs: Emscripten, xsimd's headers, Catch2's sources, CMake, Ninja, a native compiler.
 // Everything that is not a Debian package of this machine lies in one folder, WASMFORMER_TOOLCHAIN
 // (default: wasmformer/toolchain in the user's cache), which toolchain.cmake there describes to CMake.
-import { existsSync, lstatSync, mkdirSync, openSync, closeSync, readFileSync, readdirSync, readSync, realpathSync, renameSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  closeSync,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { aptInstall, asRoot, debianVersion, isDebian } from './apt.mjs';
-import { Refusal, main, output, retry, run, which } from './run.mjs';
+import { main, output, Refusal, retry, run, which } from './run.mjs';
 
 // Debian 13 is the first release whose Emscripten is new enough. Its packages are only unpacked, never installed.
 const suite = 'trixie';
-const recipe = 'trixie-2';  // changes whenever an installed folder must be made anew
+const recipe = 'trixie-2'; // changes whenever an installed folder must be made anew
 const oldestEmscripten = [3, 1, 69];
 const oldestCmake = [3, 25, 0];
 
@@ -52,10 +67,12 @@ function xsimdVersion(include) {
 /** Folders in which package managers and environment variables put xsimd's headers and Catch2's two amalgamated files. */
 function installedLibraries() {
   const prefixes = ['/usr', '/usr/local', '/opt/homebrew', '/opt/local'];
-  const xsimd = [process.env.WASMFORMER_XSIMD, ...prefixes.map((prefix) => join(prefix, 'include'))]
-    .find((include) => include && atLeast(xsimdVersion(include), [13, 0, 0]));
-  const catch2 = [process.env.WASMFORMER_CATCH2, join(folder, 'catch2')]
-    .find((place) => place && existsSync(join(place, 'catch_amalgamated.cpp')));
+  const xsimd = [process.env.WASMFORMER_XSIMD, ...prefixes.map((prefix) => join(prefix, 'include'))].find(
+    (include) => include && atLeast(xsimdVersion(include), [13, 0, 0]),
+  );
+  const catch2 = [process.env.WASMFORMER_CATCH2, join(folder, 'catch2')].find(
+    (place) => place && existsSync(join(place, 'catch_amalgamated.cpp')),
+  );
   return { xsimd, catch2 };
 }
 
@@ -74,9 +91,21 @@ async function unpackDebian(target, packages) {
     await asRoot('rm', ['-rf', partial]);
     // On a machine that allows no mounts at all, mmdebstrap's chrootless mode unpacks just as well.
     const mode = attempt % 2 === 0 ? ['--mode=chrootless'] : [];
-    await asRoot('mmdebstrap', [...mode, '--quiet', '--variant=extract', `--include=${packages.join(',')}`,
-      '--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Retries "5"', '--aptopt=Acquire::Check-Valid-Until "false"',
-      suite, partial], { quiet: true });
+    await asRoot(
+      'mmdebstrap',
+      [
+        ...mode,
+        '--quiet',
+        '--variant=extract',
+        `--include=${packages.join(',')}`,
+        '--aptopt=APT::Install-Recommends "false"',
+        '--aptopt=Acquire::Retries "5"',
+        '--aptopt=Acquire::Check-Valid-Until "false"',
+        suite,
+        partial,
+      ],
+      { quiet: true },
+    );
   });
   if (process.getuid() !== 0) await asRoot('chown', ['-R', `${process.getuid()}:${process.getgid()}`, partial]);
   await run('rm', ['-rf', target]);
@@ -85,23 +114,41 @@ async function unpackDebian(target, packages) {
 
 /** Lets the unpacked programs run in place with the libraries unpacked beside them. */
 async function patchPrograms(target) {
-  const libraries = readdirSync(join(target, 'usr/lib')).filter((name) => name.endsWith('-linux-gnu')).map((name) => join(target, 'usr/lib', name))[0];
-  const llvm = join(target, 'usr/lib', readdirSync(join(target, 'usr/lib')).find((name) => /^llvm-\d+$/.test(name)));
+  const libraries = readdirSync(join(target, 'usr/lib'))
+    .filter((name) => name.endsWith('-linux-gnu'))
+    .map((name) => join(target, 'usr/lib', name))[0];
+  const llvm = join(
+    target,
+    'usr/lib',
+    readdirSync(join(target, 'usr/lib')).find((name) => /^llvm-\d+$/.test(name)),
+  );
   const loader = readdirSync(libraries).find((name) => /^ld-linux.*\.so/.test(name));
-  const programs = readdirSync(join(llvm, 'bin')).map((name) => join(llvm, 'bin', name))
-    .concat(readdirSync(join(target, 'usr/bin')).filter((name) => name.startsWith('wasm-')).map((name) => join(target, 'usr/bin', name)));
+  const programs = readdirSync(join(llvm, 'bin'))
+    .map((name) => join(llvm, 'bin', name))
+    .concat(
+      readdirSync(join(target, 'usr/bin'))
+        .filter((name) => name.startsWith('wasm-'))
+        .map((name) => join(target, 'usr/bin', name)),
+    );
   const real = new Set(programs.filter((file) => existsSync(file)).map((file) => realpathSync(file)));
   const elf = [...real].filter((file) => statSync(file).isFile() && isElf(file));
-  await run('patchelf', ['--set-interpreter', join(libraries, loader), '--force-rpath',
-    '--set-rpath', `${libraries}:${join(llvm, 'lib')}`, ...elf], { quiet: true });
+  await run(
+    'patchelf',
+    ['--set-interpreter', join(libraries, loader), '--force-rpath', '--set-rpath', `${libraries}:${join(llvm, 'lib')}`, ...elf],
+    { quiet: true },
+  );
   const emscripten = join(target, 'usr/share/emscripten');
-  writeFileSync(join(emscripten, '.emscripten'), [
-    'import shutil',
-    `LLVM_ROOT = ${JSON.stringify(join(llvm, 'bin'))}`,
-    `BINARYEN_ROOT = ${JSON.stringify(join(target, 'usr'))}`,
-    `NODE_JS = shutil.which('node') or ${JSON.stringify(process.execPath)}`,
-    'FROZEN_CACHE = True',
-    ''].join('\n'));
+  writeFileSync(
+    join(emscripten, '.emscripten'),
+    [
+      'import shutil',
+      `LLVM_ROOT = ${JSON.stringify(join(llvm, 'bin'))}`,
+      `BINARYEN_ROOT = ${JSON.stringify(join(target, 'usr'))}`,
+      `NODE_JS = shutil.which('node') or ${JSON.stringify(process.execPath)}`,
+      'FROZEN_CACHE = True',
+      '',
+    ].join('\n'),
+  );
   return { emscripten, clangFormat: join(llvm, 'bin/clang-format') };
 }
 
@@ -111,10 +158,35 @@ async function fetchCatch2(sources) {
   rmSync(work, { recursive: true, force: true });
   for (const part of ['state/lists/partial', 'cache/archives/partial', 'etc']) mkdirSync(join(work, part), { recursive: true });
   const list = join(work, 'etc/sources.list');
-  writeFileSync(list, sources.split('\n').filter((line) => /^deb\s/.test(line)).map((line) => line.replace(/^deb\s/, 'deb-src ')).join('\n') + '\n');
-  const options = ['-q', '-o', `Dir::Etc::sourcelist=${list}`, '-o', 'Dir::Etc::sourceparts=-', '-o', `Dir::State=${join(work, 'state')}`,
-    '-o', `Dir::State::status=/var/lib/dpkg/status`, '-o', `Dir::Cache=${join(work, 'cache')}`, '-o', 'APT::Sandbox::User=root',
-    '-o', 'Acquire::Retries=5', '-o', 'Acquire::Check-Valid-Until=false', '-o', 'Acquire::Languages=none'];
+  writeFileSync(
+    list,
+    sources
+      .split('\n')
+      .filter((line) => /^deb\s/.test(line))
+      .map((line) => line.replace(/^deb\s/, 'deb-src '))
+      .join('\n') + '\n',
+  );
+  const options = [
+    '-q',
+    '-o',
+    `Dir::Etc::sourcelist=${list}`,
+    '-o',
+    'Dir::Etc::sourceparts=-',
+    '-o',
+    `Dir::State=${join(work, 'state')}`,
+    '-o',
+    `Dir::State::status=/var/lib/dpkg/status`,
+    '-o',
+    `Dir::Cache=${join(work, 'cache')}`,
+    '-o',
+    'APT::Sandbox::User=root',
+    '-o',
+    'Acquire::Retries=5',
+    '-o',
+    'Acquire::Check-Valid-Until=false',
+    '-o',
+    'Acquire::Languages=none',
+  ];
   await retry(4, async () => {
     await run('apt-get', [...options, 'update'], { cwd: work, quiet: true });
     await run('apt-get', [...options, 'source', '--download-only', 'catch2'], { cwd: work, quiet: true });
@@ -162,8 +234,16 @@ async function withLock(work) {
 }
 
 function writeDescription(parts) {
-  const names = { emscripten: 'WASMFORMER_EMSCRIPTEN', xsimd: 'WASMFORMER_XSIMD', catch2: 'WASMFORMER_CATCH2', clangFormat: 'WASMFORMER_CLANG_FORMAT' };
-  const text = Object.entries(parts).filter(([, value]) => value).map(([key, value]) => `set(${names[key]} [[${value}]])\n`).join('');
+  const names = {
+    emscripten: 'WASMFORMER_EMSCRIPTEN',
+    xsimd: 'WASMFORMER_XSIMD',
+    catch2: 'WASMFORMER_CATCH2',
+    clangFormat: 'WASMFORMER_CLANG_FORMAT',
+  };
+  const text = Object.entries(parts)
+    .filter(([, value]) => value)
+    .map(([key, value]) => `set(${names[key]} [[${value}]])\n`)
+    .join('');
   const file = join(folder, 'toolchain.cmake');
   if (!existsSync(file) || readFileSync(file, 'utf8') !== text) writeFileSync(file, text);
 }
@@ -192,8 +272,10 @@ export async function ensureToolchain() {
   if (!isDebian()) {
     if (!emscripten) lacking.push(`Emscripten >= ${oldestEmscripten.join('.')} (emcc on PATH; for example by emsdk)`);
     if (!xsimd) lacking.push('xsimd >= 13 (headers; WASMFORMER_XSIMD names the folder that holds xsimd/)');
-    if (!catch2) lacking.push('Catch2 v3 (WASMFORMER_CATCH2 names the folder that holds catch_amalgamated.hpp and .cpp, extras/ in its sources)');
-    if (lacking.length) throw new Refusal(`Not a Debian system, so nothing is installed for you. Please install:\n  - ${lacking.join('\n  - ')}`);
+    if (!catch2)
+      lacking.push('Catch2 v3 (WASMFORMER_CATCH2 names the folder that holds catch_amalgamated.hpp and .cpp, extras/ in its sources)');
+    if (lacking.length)
+      throw new Refusal(`Not a Debian system, so nothing is installed for you. Please install:\n  - ${lacking.join('\n  - ')}`);
     mkdirSync(folder, { recursive: true });
     const parts = { emscripten, xsimd: privateInclude(xsimd), catch2, clangFormat: which('clang-format') };
     writeDescription(parts);
@@ -205,25 +287,30 @@ export async function ensureToolchain() {
     const saved = JSON.parse(readFileSync(stamp, 'utf8'));
     return saved.wanted === wanted && Object.values(saved.parts).every((path) => existsSync(path)) ? saved.parts : undefined;
   };
-  return read() ?? withLock(async () => {
-    const others = read();
-    if (others) return others;
-    console.log(`   Debian ${debianVersion()}: unpacking ${emscripten ? 'xsimd' : 'Emscripten'} into ${folder} (once; about a minute, ${emscripten ? '0.5' : '2.3'} GB)`);
-    await aptInstall(['mmdebstrap', 'patchelf', 'xz-utils', 'ca-certificates']);
-    const target = join(folder, suite);
-    await unpackDebian(target, ['libxsimd-dev', 'clang-format', ...(emscripten ? [] : ['emscripten'])]);
-    const unpacked = await patchPrograms(target);
-    console.log('   fetching the sources of Catch2');
-    const parts = {
-      emscripten: emscripten ?? unpacked.emscripten,
-      xsimd: privateInclude(join(target, 'usr/include')),
-      catch2: await fetchCatch2(readFileSync(join(target, 'etc/apt/sources.list'), 'utf8')),
-      clangFormat: unpacked.clangFormat,
-    };
-    writeDescription(parts);
-    writeFileSync(stamp, JSON.stringify({ wanted, parts }));
-    return parts;
-  });
+  return (
+    read() ??
+    withLock(async () => {
+      const others = read();
+      if (others) return others;
+      console.log(
+        `   Debian ${debianVersion()}: unpacking ${emscripten ? 'xsimd' : 'Emscripten'} into ${folder} (once; about a minute, ${emscripten ? '0.5' : '2.3'} GB)`,
+      );
+      await aptInstall(['mmdebstrap', 'patchelf', 'xz-utils', 'ca-certificates']);
+      const target = join(folder, suite);
+      await unpackDebian(target, ['libxsimd-dev', 'clang-format', ...(emscripten ? [] : ['emscripten'])]);
+      const unpacked = await patchPrograms(target);
+      console.log('   fetching the sources of Catch2');
+      const parts = {
+        emscripten: emscripten ?? unpacked.emscripten,
+        xsimd: privateInclude(join(target, 'usr/include')),
+        catch2: await fetchCatch2(readFileSync(join(target, 'etc/apt/sources.list'), 'utf8')),
+        clangFormat: unpacked.clangFormat,
+      };
+      writeDescription(parts);
+      writeFileSync(stamp, JSON.stringify({ wanted, parts }));
+      return parts;
+    })
+  );
 }
 
 main(import.meta.url, async () => {

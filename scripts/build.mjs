@@ -1,0 +1,181 @@
+// Builds dist/: the WebAssembly by CMake, the JavaScript by esbuild, the declarations by tsc. Each step is skipped or quick
+// when nothing changed.
+import { createHash } from 'node:crypto';
+import {
+  chmodSync,
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { availableParallelism } from 'node:os';
+import { dirname, join } from 'node:path';
+import { main, Refusal, retry, root, run, step } from './run.mjs';
+import { ensureToolchain } from './toolchain.mjs';
+
+const dist = join(root, 'dist');
+const bundles = ['index.js', 'worker.js', 'node.js', 'node-worker.js', 'cli.js', 'THIRD_PARTY.md'];
+export const jobs = String(availableParallelism());
+
+function hashOf(files) {
+  const hash = createHash('sha256');
+  for (const file of files) hash.update(file).update('\0').update(readFileSync(file)).update('\0');
+  return hash.digest('hex');
+}
+
+function filesUnder(folder, keep = () => true) {
+  return readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => join(entry.parentPath, entry.name))
+    .filter(keep)
+    .sort();
+}
+
+/** Runs `work` unless its outputs are there and the stamp says that they were made from the same inputs. */
+async function unlessDone(name, inputs, outputs, work) {
+  const stamp = join(root, 'build/stamps', name);
+  const hash = hashOf(inputs);
+  if (outputs.every((file) => existsSync(join(dist, file))) && existsSync(stamp) && readFileSync(stamp, 'utf8') === hash) return false;
+  await work();
+  mkdirSync(dirname(stamp), { recursive: true });
+  writeFileSync(stamp, hash);
+  return true;
+}
+
+/** `npm ci`, if node_modules is not what package-lock.json asks for. */
+export async function ensureNodeModules() {
+  const lock = join(root, 'package-lock.json');
+  const stamp = join(root, 'node_modules/.wasmformer-lock');
+  const hash = hashOf([lock]);
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === hash) return;
+  await step('npm ci', () => retry(3, () => run('npm', ['ci', '--no-audit', '--no-fund', '--loglevel=error'])));
+  writeFileSync(stamp, hash);
+}
+
+/** Configures a CMake preset if that has not been done with this toolchain, and builds the targets. Returns the build folder. */
+export async function cmakeBuild(preset, targets) {
+  const folder = join(root, 'build', preset);
+  const toolchain = await ensureToolchain();
+  const key = JSON.stringify(toolchain);
+  const stamp = join(folder, 'toolchain.json');
+  if (!existsSync(join(folder, 'build.ninja')) || !existsSync(stamp) || readFileSync(stamp, 'utf8') !== key) {
+    rmSync(folder, { recursive: true, force: true });
+    await run('cmake', ['--preset', preset], { quiet: true });
+    writeFileSync(stamp, key);
+  }
+  await run('cmake', ['--build', folder, '-j', jobs, '--target', ...targets], { env: { NINJA_STATUS: '   [%f/%t] ' } });
+  return folder;
+}
+
+/** The first of the names that exists under web/. */
+function entry(...names) {
+  const found = names.map((name) => join(root, 'web', name)).find((file) => existsSync(file));
+  if (!found) throw new Refusal(`[build] none of these exists: web/${names.join(', web/')}`);
+  return found;
+}
+
+/**
+ * Emscripten's glue asks at run time whether it is in Node. Here each bundle knows, so the answer is written in: a page's
+ * bundle then holds no import of Node's modules, which bundlers would stumble over.
+ */
+function gluePlugin(glue, isNode) {
+  return {
+    name: 'glue',
+    setup(build) {
+      build.onResolve({ filter: /^wasmformer-glue$/ }, () => ({ path: glue }));
+      build.onLoad({ filter: /wasmformer\.mjs$/ }, () => {
+        let text = readFileSync(glue, 'utf8');
+        for (const [name, value] of [
+          ['NODE', isNode],
+          ['WORKER', !isNode],
+          ['WEB', !isNode],
+        ]) {
+          const declaration = new RegExp(`var ENVIRONMENT_IS_${name}=[^;]+;`);
+          if (!declaration.test(text)) throw new Error(`[build] the glue does not declare ENVIRONMENT_IS_${name} as expected`);
+          text = text.replace(declaration, '').replaceAll(`ENVIRONMENT_IS_${name}`, String(value));
+        }
+        return { contents: text, loader: 'js' };
+      });
+      // In web/, './x.ts' is bundled; './x.js' names a file beside the bundle and stays as it is.
+      build.onResolve({ filter: /^\.\/[a-z-]+\.js$/ }, ({ path, importer }) =>
+        importer.startsWith(join(root, 'web')) ? { path, external: true } : undefined,
+      );
+    },
+  };
+}
+
+async function bundle(glue) {
+  const { build } = await import('esbuild');
+  const common = {
+    bundle: true,
+    format: 'esm',
+    target: 'es2022',
+    minify: true,
+    charset: 'utf8',
+    legalComments: 'none',
+    outdir: dist,
+    logLevel: 'warning',
+    metafile: true,
+  };
+  const page = { index: entry('index.ts'), worker: entry('worker.ts', 'engine/worker.ts') };
+  const node = { node: entry('node.ts'), 'node-worker': entry('node-worker.ts', 'engine/node-worker.ts'), cli: entry('cli.ts') };
+  const results = await Promise.all([
+    build({ ...common, entryPoints: page, platform: 'browser', plugins: [gluePlugin(glue, false)] }),
+    build({ ...common, entryPoints: node, platform: 'node', target: 'node20', plugins: [gluePlugin(glue, true)] }),
+  ]);
+  const cli = join(dist, 'cli.js');
+  const text = readFileSync(cli, 'utf8');
+  if (!text.startsWith('#!')) writeFileSync(cli, `#!/usr/bin/env node\n${text}`);
+  chmodSync(cli, 0o755);
+  // Every package in the bundles must be named, with its licence, in the file that is published beside them.
+  const notice = readFileSync(join(root, 'scripts/third-party.md'), 'utf8');
+  const packages = new Set(
+    results
+      .flatMap(({ metafile }) => Object.keys(metafile.inputs))
+      .map((input) => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(input)?.[1])
+      .filter(Boolean),
+  );
+  for (const name of packages)
+    if (!notice.includes(name)) throw new Error(`[build] ${name} is bundled but scripts/third-party.md does not name it`);
+  writeFileSync(join(dist, 'THIRD_PARTY.md'), notice);
+}
+
+async function declarations() {
+  const types = join(root, 'build/types');
+  rmSync(types, { recursive: true, force: true });
+  await run('node_modules/.bin/tsc', ['-p', '.', '--noEmit', 'false', '--declaration', '--emitDeclarationOnly', '--outDir', types]);
+  // Imports between declarations name the files that are published.
+  for (const file of filesUnder(types)) {
+    writeFileSync(file, readFileSync(file, 'utf8').replace(/((?:from|import\()\s*['"]\.{1,2}\/[^'"]*)\.ts(['"])/g, '$1.js$2'));
+  }
+  cpSync(types, dist, { recursive: true });
+}
+
+/** Builds dist/ and returns its path. */
+export async function build() {
+  mkdirSync(dist, { recursive: true });
+  await ensureToolchain();
+  await ensureNodeModules();
+  await step('WebAssembly', async () => {
+    const folder = await cmakeBuild('wasm', ['wasmformer']);
+    const from = join(folder, 'wasmformer.wasm');
+    const to = join(dist, 'wasmformer.wasm');
+    if (!existsSync(to) || statSync(from).mtimeMs > statSync(to).mtimeMs || statSync(from).size !== statSync(to).size)
+      copyFileSync(from, to);
+  });
+  const glue = join(root, 'build/wasm/wasmformer.mjs');
+  const sources = [
+    ...filesUnder(join(root, 'web'), (name) => name.endsWith('.ts')),
+    ...['tsconfig.json', 'package-lock.json', 'scripts/build.mjs', 'scripts/third-party.md'].map((name) => join(root, name)),
+  ];
+  await step('JavaScript', () => unlessDone('bundle', [glue, ...sources], bundles, () => bundle(glue)));
+  await step('Declarations', () => unlessDone('types', sources, ['index.d.ts', 'node.d.ts'], declarations));
+  return dist;
+}
+
+main(import.meta.url, build);
