@@ -55,7 +55,7 @@ test('a page with a bare <script type=module>, under a strict content security p
   cpSync(join(installed.folder, 'node_modules/wasmformer/dist'), join(app, 'wasmformer'), { recursive: true });
   cpSync(join(app, 'public/model'), join(app, 'page/model'), { recursive: true });
   for (const name of ['index.html', 'main.js']) cpSync(join(app, name), join(app, 'page', name));
-  const policy = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'";
+  const policy = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; img-src data:";
   const server = await serve(app, { base: '/some/where/', policy });
   try {
     await expectText(`${server.url}page/`);
