@@ -25,4 +25,21 @@ struct Residual {
   }
 };
 
+// Two sub-layers, each with its norm and its residual connection: one after the other, or both reading x side by side
+// (Wang, Komatsuzaki 2021, GPT-J; Black et al. 2022, GPT-NeoX).
+struct ResidualPair {
+  Norm norm_1, norm_2;
+  bool parallel = false;
+
+  // x (T, D) -> (T, D): x + f(norm_1(x)) + g(norm_2(x)) in parallel; otherwise y = x + f(norm_1(x)), then y + g(norm_2(y)).
+  // Without a tape the sum is written into x.
+  template <class First, class Second>
+  Tensor operator()(Context& ctx, Tensor x, const First& f, const Second& g) const {
+    Scope scope(ctx);
+    if (parallel) return add(ctx, x, add(ctx, g(norm_2(ctx, x)), f(norm_1(ctx, x))));
+    x = add(ctx, x, f(norm_1(ctx, x)));
+    return add(ctx, x, g(norm_2(ctx, x)));
+  }
+};
+
 }  // namespace wf

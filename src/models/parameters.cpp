@@ -1,0 +1,89 @@
+#include "models/parameters.hpp"
+
+#include <algorithm>
+
+namespace wf {
+
+size_t Parameter::weight_row(size_t stored) const {
+  if (layout != Layout::kByHead) return row + stored;
+  const size_t features = shape[0] / (heads * parts);
+  const size_t feature = stored % features, part = stored / features % parts, head = stored / (features * parts);
+  return row + (part * heads + head) * features + feature;
+}
+
+void Parameter::load(size_t begin, size_t count, const void* source, DType dtype) const {
+  const size_t stride = row_size() * size_of(dtype);
+  if (layout == Layout::kTransposed) {
+    weight->write_columns(begin, count, row, row_size(), source, dtype);
+  } else if (layout == Layout::kRows) {
+    weight->write_rows(row + begin, count, source, dtype);
+  } else {
+    for (size_t r = 0; r < count; ++r) {
+      weight->write_rows(weight_row(begin + r), 1, static_cast<const char*>(source) + r * stride, dtype);
+    }
+  }
+}
+
+void Parameter::read(float* out, bool gradient) const {
+  const bool is_vector = weight->use() == Weight::Use::kVector;
+  const size_t cols = weight->cols();
+  std::vector<float> line(cols);
+  const auto row_of = [&](size_t r) -> const float* {
+    if (gradient) return weight->gradient() + r * cols;
+    weight->read_row(r, line.data());
+    return line.data();
+  };
+  if (is_vector) {
+    const float* values = row_of(0);
+    for (size_t r = 0; r < stored_rows(); ++r) out[r] = values[weight_row(r)];
+  } else if (layout == Layout::kTransposed) {
+    for (size_t j = 0; j < row_size(); ++j) {
+      const float* values = row_of(row + j);
+      for (size_t i = 0; i < stored_rows(); ++i) out[i * row_size() + j] = values[i];
+    }
+  } else {
+    for (size_t r = 0; r < stored_rows(); ++r) std::copy_n(row_of(weight_row(r)), row_size(), out + r * row_size());
+  }
+}
+
+std::vector<Weight*> Parameters::weights() const {
+  std::vector<Weight*> weights;
+  for (const Parameter& parameter : list_) {
+    if (std::find(weights.begin(), weights.end(), parameter.weight) == weights.end()) weights.push_back(parameter.weight);
+  }
+  return weights;
+}
+
+void Parameters::weight(const std::string& name, Weight& weight) {
+  if (!weight.present()) return;
+  const Shape shape = weight.use() == Weight::Use::kVector ? Shape{weight.cols()} : Shape{weight.rows(), weight.cols()};
+  list_.push_back({name, shape, &weight});
+}
+
+void Parameters::linear(const std::string& name, Linear& linear) {
+  weight(name + ".weight", linear.weight);
+  weight(name + ".bias", linear.bias);
+}
+
+void Parameters::linear_rows(const std::string& name, Linear& linear, size_t row, size_t count) {
+  list_.push_back({name + ".weight", {count, linear.weight.cols()}, &linear.weight, row});
+  if (linear.bias.present()) list_.push_back({name + ".bias", {count}, &linear.bias, row});
+}
+
+void Parameters::linear_transposed(const std::string& name, Linear& linear) {
+  list_.push_back({name + ".weight", {linear.weight.cols(), linear.weight.rows()}, &linear.weight, 0, Parameter::Layout::kTransposed});
+  weight(name + ".bias", linear.bias);
+}
+
+void Parameters::linear_by_head(const std::string& name, Linear& linear, size_t heads, size_t parts) {
+  const auto by_head = Parameter::Layout::kByHead;
+  list_.push_back({name + ".weight", {linear.weight.rows(), linear.weight.cols()}, &linear.weight, 0, by_head, heads, parts});
+  if (linear.bias.present()) list_.push_back({name + ".bias", {linear.bias.cols()}, &linear.bias, 0, by_head, heads, parts});
+}
+
+void Parameters::norm(const std::string& name, Norm& norm) {
+  weight(name + ".weight", norm.weight);
+  weight(name + ".bias", norm.bias);
+}
+
+}  // namespace wf

@@ -1,0 +1,60 @@
+// The tensors a model asks of a checkpoint, under their published names, and where in its weights each one goes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/shape.hpp"
+#include "nn/linear.hpp"
+#include "nn/norm.hpp"
+#include "ops/weight.hpp"
+
+namespace wf {
+
+struct Parameter {
+  enum class Layout : uint8_t {
+    kRows,        // stored row r is row `row` + r of the weight
+    kTransposed,  // stored (inputs, outputs): GPT-2's Conv1D
+    kByHead,      // stored rows run [head][part][feature], the weight's run [part][head][feature]: GPT-NeoX, BLOOM
+  };
+
+  std::string name;
+  Shape shape;     // as stored
+  Weight* weight;
+  size_t row = 0;  // of the weight (an element of a vector) where it begins
+  Layout layout = Layout::kRows;
+  size_t heads = 1, parts = 1;  // of kByHead
+
+  size_t stored_rows() const { return shape[0]; }
+  size_t row_size() const { return shape.rank() == 1 ? 1 : shape[1]; }  // elements a stored row
+  // `count` stored rows from `begin` on, in `dtype`.
+  void load(size_t begin, size_t count, const void* source, DType dtype) const;
+  // The whole tensor as stored, or its gradient, as floats (shape.size()).
+  void read(float* out, bool gradient) const;
+
+ private:
+  size_t weight_row(size_t stored) const;
+};
+
+class Parameters {
+ public:
+  // `prefix`: what the names of the base model begin with, which files may lack ("transformer.").
+  explicit Parameters(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  const std::string& prefix() const { return prefix_; }
+  const std::vector<Parameter>& list() const { return list_; }
+  std::vector<Weight*> weights() const;  // each once, in order
+
+  void weight(const std::string& name, Weight& weight);  // a matrix, table or vector as it is; nothing when absent
+  void linear(const std::string& name, Linear& linear);  // name.weight (F, D) and name.bias (F)
+  void linear_rows(const std::string& name, Linear& linear, size_t row, size_t count);  // the same, for some of the rows
+  void linear_transposed(const std::string& name, Linear& linear);                      // name.weight stored (D, F)
+  void linear_by_head(const std::string& name, Linear& linear, size_t heads, size_t parts);
+  void norm(const std::string& name, Norm& norm);        // name.weight and, where there is one, name.bias
+
+ private:
+  std::string prefix_;
+  std::vector<Parameter> list_;
+};
+
+}  // namespace wf

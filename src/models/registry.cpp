@@ -1,0 +1,40 @@
+// Every architecture there is.
+#include <array>
+#include <string_view>
+
+#include "core/error.hpp"
+#include "models/model.hpp"
+
+namespace wf {
+
+namespace {
+
+struct Entry {
+  std::string_view model_type;
+  std::unique_ptr<Model> (*make)(const Config&);
+};
+
+constexpr std::array kArchitectures{
+    Entry{"gpt2", make_gpt2},     Entry{"llama", make_llama},       Entry{"mistral", make_llama}, Entry{"qwen2", make_llama},
+    Entry{"qwen3", make_llama},   Entry{"gemma", make_llama},       Entry{"gpt_neox", make_gpt_neox}, Entry{"opt", make_opt},
+    Entry{"bloom", make_bloom},
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const Config& config) {
+  const std::string type = config.string("model_type");
+  for (const std::string& name : config.strings("architectures")) {
+    const bool is_bare = name.ends_with("Model") && !name.ends_with("HeadModel");
+    if (is_bare || name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel")) continue;
+    fail(Code::kUnsupported, "config.json", "architectures: expected a language model (...ForCausalLM, ...LMHeadModel), got '", name, "'");
+  }
+  std::string known;
+  for (const Entry& entry : kArchitectures) {
+    if (entry.model_type == type) return entry.make(config);
+    known += (known.empty() ? "" : ", ") + std::string(entry.model_type);
+  }
+  fail(Code::kUnsupported, "config.json", "model_type: expected one of ", known, ", got '", type, "'");
+}
+
+}  // namespace wf
