@@ -1,0 +1,38 @@
+"""Writes wasm-tests/fixtures with Hugging Face transformers.
+
+    python generate_fixtures.py [--out FOLDER] [--seed N] [--only NAME ...]
+
+Same seed, same versions (requirements.txt): the same files.
+"""
+
+import argparse
+import logging
+from pathlib import Path
+
+import torch
+import transformers
+
+import families
+
+HERE = Path(__file__).resolve().parent
+
+
+def generate(out: Path, seed: int, only: set[str]) -> None:
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    out.mkdir(parents=True, exist_ok=True)
+    families.generate(out, seed, only)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "fixtures")
+    parser.add_argument("--seed", type=int, default=2017)
+    parser.add_argument("--only", nargs="*", default=[], help="names of fixtures")
+    args = parser.parse_args()
+    generate(args.out, args.seed, set(args.only))
+
+
+if __name__ == "__main__":
+    main()
