@@ -1,0 +1,635 @@
+import { WasmformerError } from '../errors.ts';
+import {
+  type Checkpoint,
+  createCacheApi,
+  type FileOptions,
+  flattenConfig,
+  loadTensors,
+  loadTokenizer,
+  matchTensors,
+  openCheckpoint,
+  type Source,
+  type Tokenizer,
+} from '../files/index.ts';
+import type { CheckedPrompt, ForwardRequest, GenerateRequest } from '../options.ts';
+import type { FilePlatform } from '../platform/files.ts';
+import type {
+  ChatMessage,
+  Dtype,
+  ForwardResult,
+  GenerateResult,
+  Gradients,
+  Inspection,
+  Memory,
+  ModelInfo,
+  Score,
+  TokenizerInfo,
+} from '../types.ts';
+import { runGeneration } from './generate.ts';
+import type { Call, Methods } from './host.ts';
+import { type Flat, type Guarded, Native, type NativeInfo, type NativeSession, type Plan } from './native.ts';
+import { Queue } from './queue.ts';
+
+/** What differs between a page, a browser's worker and Node. */
+export interface EnginePlatform {
+  files: FilePlatform;
+  /** Lets other tasks of this thread run: messages, timers, input and output. */
+  turn(): Promise<void>;
+}
+
+/** What `load` tells the caller's side. */
+export interface LoadedModel {
+  config: Record<string, unknown>;
+  generationConfig: Record<string, unknown>;
+  tokenizer: TokenizerInfo | null;
+  info: ModelInfo;
+}
+
+/** `load`'s options that reach the engine. */
+export interface EngineLoadOptions extends FileOptions {
+  dtype?: Dtype;
+}
+
+/** The largest memory the module may have (its link flags say so); the last page stays out of reach of pointers. */
+const memoryLimit = 2 ** 32 - 2 ** 16;
+/** What the program itself takes of it: stack, static data, the allocator, a slab of staged weights. */
+const overhead = 16 * 2 ** 20;
+/** The context that must fit beside the weights for a model to be of use, in tokens. */
+const leastContext = 256;
+/** Longest stretch of work, in milliseconds, without other tasks of the thread having their turn. */
+const longestTask = 12;
+
+type Matches = ReturnType<typeof matchTensors>['matches'];
+
+interface Model {
+  session: NativeSession;
+  vocabSize: number;
+  tokenizer: Tokenizer | null;
+  /** Why there is no tokenizer, where the folder has one that cannot be read. */
+  tokenizerError: unknown;
+  loaded: LoadedModel;
+}
+
+/** One model and the WebAssembly instance it lives in. Its public methods answer a client's calls. */
+export class Engine {
+  #platform: EnginePlatform;
+  #native: Native | null = null;
+  #model: Model | null = null;
+  #queue = new Queue();
+  /** The tokens in each cache a caller holds. */
+  #caches = new Map<number, Int32Array>();
+
+  constructor(platform: EnginePlatform) {
+    this.#platform = platform;
+  }
+
+  /** The methods, for `serve`. */
+  methods(): Methods {
+    const names = [
+      'start',
+      'load',
+      'inspect',
+      'tokenize',
+      'decode',
+      'chatPrompt',
+      'generate',
+      'forward',
+      'score',
+      'gradients',
+      'memory',
+      'createCache',
+      'cloneCache',
+      'truncateCache',
+      'cacheLength',
+      'deleteCache',
+      'processLogits',
+      'listFiles',
+      'clearFiles',
+      'close',
+    ] as const;
+    return Object.fromEntries(names.map((name) => [name, (this[name] as (...args: any[]) => unknown).bind(this)]));
+  }
+
+  /** Makes the WebAssembly instance. */
+  async start(compiled: WebAssembly.Module): Promise<void> {
+    this.#native = await Native.create(compiled);
+  }
+
+  async load(source: Source, options: EngineLoadOptions, { signal, emit }: Call): Promise<LoadedModel> {
+    const native = this.#instance();
+    const files = { ...options, signal, onProgress: emit };
+    const checkpoint = await openCheckpoint(source, files, this.#platform.files);
+    try {
+      this.#model = await this.#loadFrom(checkpoint, native, options, signal);
+      return this.#model.loaded;
+    } finally {
+      await checkpoint.close();
+    }
+  }
+
+  /** What `load` would load, from the headers alone. */
+  async inspect(source: Source, options: EngineLoadOptions, { signal, emit }: Call): Promise<Inspection> {
+    const native = this.#instance();
+    const checkpoint = await openCheckpoint(source, { ...options, signal, onProgress: emit }, this.#platform.files);
+    try {
+      const config = flattenConfig(checkpoint.config);
+      const memory = {} as Inspection['memory'];
+      let described: ModelInfo | undefined;
+      for (const dtype of ['f32', 'f16', 'bf16'] as const) {
+        const session = native.call((module) => module.createSession(config, sessionOptions(dtype)));
+        const { matches, dtypes, unused } = matchTensors(
+          native.call(() => session.parameters()),
+          checkpoint.tensors,
+        );
+        const plan = native.call(() => session.plan(dtypes));
+        memory[dtype] = { ...plan, fits: bytesNeeded(plan) <= memoryLimit };
+        described ??= describeModel(
+          checkpoint,
+          native.call(() => session.info()),
+          plan,
+          matches,
+          options.dtype,
+          unused,
+        );
+        session.delete();
+      }
+      const { memory: _, warnings: __, simd: ___, threads: ____, ...rest } = described as ModelInfo;
+      return { ...rest, fileBytes: checkpoint.weightBytes, memory };
+    } finally {
+      await checkpoint.close();
+    }
+  }
+
+  async #loadFrom(checkpoint: Checkpoint, native: Native, options: EngineLoadOptions, signal: AbortSignal): Promise<Model> {
+    const config = flattenConfig(checkpoint.config);
+    const session = native.call((module) => module.createSession(config, sessionOptions(options.dtype)));
+    try {
+      const parameters = native.call(() => session.parameters());
+      const { matches, dtypes, unused } = matchTensors(parameters, checkpoint.tensors);
+      const plan = native.call(() => session.plan(dtypes));
+      refuseTooLarge(native, config, options.dtype, dtypes, plan);
+
+      let tokenizer: Tokenizer | null = null;
+      let tokenizerError: unknown;
+      try {
+        tokenizer = await loadTokenizer(checkpoint, { signal });
+      } catch (reason) {
+        // A model whose tokenizer cannot be read still works with ids.
+        if (!(reason instanceof WasmformerError && reason.code === 'unsupported')) throw reason;
+        tokenizerError = reason;
+      }
+
+      native.call(() => session.allocate());
+      let turned = performance.now();
+      for await (const { index, rowBegin, rowCount, bytes } of loadTensors(matches, { signal })) {
+        signal.throwIfAborted();
+        const pointer = native.call(() => session.stage(bytes.length));
+        native.write(bytes, pointer);
+        native.call(() => session.loadRows(index, rowBegin, rowCount));
+        if (performance.now() - turned > longestTask) {
+          await this.#platform.turn();
+          signal.throwIfAborted();
+          turned = performance.now();
+        }
+      }
+      native.call(() => session.finishLoading());
+      const info = native.call(() => session.info());
+      return {
+        session,
+        vocabSize: info.vocabSize,
+        tokenizer,
+        tokenizerError,
+        loaded: {
+          config: checkpoint.config,
+          generationConfig: checkpoint.generationConfig,
+          tokenizer: tokenizer && describeTokenizer(tokenizer),
+          info: describeModel(checkpoint, info, plan, matches, options.dtype, unused),
+        },
+      };
+    } catch (reason) {
+      if (!native.death) session.delete();
+      throw reason;
+    }
+  }
+
+  /** Ids of texts. */
+  tokenize(texts: string[], { addSpecialTokens = true }: { addSpecialTokens?: boolean }): number[][] {
+    const tokenizer = this.#tokenizer('tokenize');
+    return texts.map((text) => tokenizer.encode(text, { addSpecialTokens }));
+  }
+
+  /** Texts of id sequences. */
+  decode(sequences: Int32Array[], { skipSpecialTokens = true }: { skipSpecialTokens?: boolean }): string[] {
+    const tokenizer = this.#tokenizer('decode');
+    return sequences.map((ids) => tokenizer.decode(Array.from(ids), { skipSpecialTokens }));
+  }
+
+  /** The prompt that the model's chat template makes of messages. */
+  async chatPrompt(messages: ChatMessage[], settings: ChatSettings): Promise<string> {
+    const tokenizer = this.#tokenizer('chat');
+    const { template, ...rest } = settings;
+    if (template === undefined && !tokenizer.hasChatTemplate && !(await tokenizer.prepareChatTemplate())) {
+      throw new WasmformerError('unsupported', '[chat] the model has no chat template: pass one as chatTemplate, or use generate');
+    }
+    return tokenizer.applyChatTemplate(messages, settings.template === undefined ? rest : settings);
+  }
+
+  /** Continues prompts, or one conversation; emits the pieces of each step. */
+  async generate(input: GenerateInput, request: GenerateRequest, { signal, emit }: Call): Promise<GenerateResult[]> {
+    const where = input.chat ? 'chat' : 'generate';
+    const { native, model } = this.#loaded();
+    if (input.chat) {
+      const text = await this.chatPrompt(input.chat.messages, input.chat.settings);
+      input = { ...input, prompts: [{ text }] };
+    }
+    if (request.stopStrings.length > 0) this.#tokenizer(where);
+    const notes: string[] = [];
+    const prompts = (input.prompts ?? []).map((prompt) => this.#promptIds(where, prompt, request, notes));
+    const settings = { ...request, tokenizer: model.tokenizer };
+    const run = async () => {
+      const cache = input.cache ? this.#reuse(input.cache, prompts[0]) : 0;
+      const results = await runGeneration(
+        native,
+        prompts,
+        () => native.call(() => model.session.startGeneration(prompts, request.native, cache)),
+        settings,
+        { signal, emit, turn: () => this.#platform.turn() },
+      );
+      if (cache) this.#remember(cache, Int32Array.from([...prompts[0], ...results[0].tokenIds]));
+      return results;
+    };
+    let results: GenerateResult[];
+    try {
+      results = await this.#queue.run(run, signal);
+    } catch (reason) {
+      if (!signal.aborted || reason !== signal.reason) throw reason;
+      // Aborted before its turn came.
+      results = await runGeneration(
+        native,
+        prompts,
+        () => {
+          throw reason;
+        },
+        settings,
+        { signal, emit, turn: async () => {} },
+      );
+    }
+    const { contextLength, contextIsWall } = model.loaded.info;
+    for (const result of results) {
+      const own = [...notes];
+      const length = result.promptTokens + result.tokenIds.length;
+      if (contextLength > 0 && length > contextLength && !contextIsWall) {
+        own.push(`${length} tokens are more than the ${contextLength} the model was configured for`);
+      }
+      if (own.length > 0) result.notes = own;
+    }
+    return results;
+  }
+
+  #promptIds(where: string, prompt: CheckedPrompt, request: GenerateRequest, notes: string[]): Int32Array {
+    const { model } = this.#loaded();
+    let ids: Int32Array;
+    let start = 0;
+    if ('ids' in prompt) {
+      ids = prompt.ids;
+    } else {
+      const tokenizer = this.#tokenizer(where);
+      const { addSpecialTokens } = request;
+      ids = Int32Array.from(tokenizer.encode(prompt.text, { addSpecialTokens }));
+      if (addSpecialTokens && ids.length > 1 && ids[0] === (tokenizer.specials.bos ?? -1)) start = 1;
+    }
+    if (ids.length === 0) {
+      if (request.bosTokenId === null) {
+        throw new WasmformerError(
+          'invalid-argument',
+          `[${where}] prompt: expected at least one token, got none, and the model has no start token`,
+        );
+      }
+      ids = Int32Array.of(request.bosTokenId);
+    }
+    this.#checkVocabulary(where, ids);
+    const { contextLength: limit, contextIsWall } = model.loaded.info;
+    if (limit > 0 && ids.length > limit && (request.truncation || contextIsWall)) {
+      if (!request.truncation) {
+        throw new WasmformerError(
+          'invalid-argument',
+          `[${where}] prompt: expected at most ${limit} tokens, which is all the model has positions for, got ${ids.length} (truncation: true drops the beginning)`,
+        );
+      }
+      const wanted = (request.native.maxNewTokens as number | undefined) ?? 0;
+      const keep = Math.max(limit - wanted, Math.ceil(limit / 2));
+      notes.push(`the prompt was cut from ${ids.length} to ${keep} tokens`);
+      if (request.truncation === 'right') ids = ids.slice(0, keep);
+      else ids = Int32Array.from([...ids.slice(0, start), ...ids.slice(ids.length - keep + start)]);
+    }
+    const { maxLength } = request.native as { maxLength?: number };
+    if (maxLength !== undefined && ids.length >= maxLength) {
+      throw new WasmformerError(
+        'invalid-argument',
+        `[${where}] maxLength: expected more than the prompt's ${ids.length} tokens, got ${maxLength}`,
+      );
+    }
+    return ids;
+  }
+
+  #checkVocabulary(where: string, ids: Int32Array): void {
+    const { vocabSize } = this.#loaded().model;
+    const wrong = ids.findIndex((id) => id < 0 || id >= vocabSize);
+    if (wrong >= 0) {
+      throw new WasmformerError(
+        'invalid-argument',
+        `[${where}] token id at ${wrong}: expected an integer from 0 to ${vocabSize - 1}, got ${ids[wrong]}`,
+      );
+    }
+  }
+
+  /** Cuts a cache back to what it has in common with a prompt, less the last token, whose logits are needed. */
+  #reuse(cache: number, prompt: Int32Array): number {
+    const { native, model } = this.#loaded();
+    const held = this.#cached(cache);
+    let common = 0;
+    while (common < held.length && common < prompt.length - 1 && held[common] === prompt[common]) ++common;
+    if (common < held.length) {
+      native.call(() => model.session.truncateCache(cache, common));
+      this.#remember(cache, held.subarray(0, common));
+    }
+    return cache;
+  }
+
+  /** Notes which of these tokens a cache now holds. */
+  #remember(cache: number, ids: Int32Array): void {
+    const { native, model } = this.#loaded();
+    this.#caches.set(
+      cache,
+      ids.slice(
+        0,
+        native.call(() => model.session.cacheLength(cache)),
+      ),
+    );
+  }
+
+  #cached(cache: number): Int32Array {
+    const held = this.#caches.get(cache);
+    if (!held) throw new WasmformerError('disposed', '[cache] the cache has been disposed of');
+    return held;
+  }
+
+  /** One forward pass over each sequence. */
+  forward({ input, attentions, hiddenStates }: ForwardRequest, { signal }: Call): Promise<ForwardResult[]> {
+    const { native, model } = this.#loaded();
+    for (const ids of input.inputIds) this.#checkVocabulary('forward', ids);
+    const request: Record<string, any> = { hiddenStates, attentions: attentions !== false };
+    if (typeof attentions === 'object') {
+      const { layers, heads } = attentions;
+      if (layers) request['attentions.layers'] = layers;
+      if (heads) request['attentions.heads'] = heads;
+    }
+    return this.#queue.run(
+      () =>
+        this.#advance(
+          signal,
+          () => native.call(() => model.session.startForward(input, request)),
+          (forward) => forward.result(),
+        ) as Promise<any>,
+      signal,
+    );
+  }
+
+  /** Log-probabilities of texts or id sequences. */
+  async score(prompts: CheckedPrompt[], { addSpecialTokens = true }: { addSpecialTokens?: boolean }, { signal }: Call): Promise<Score[]> {
+    const { native, model } = this.#loaded();
+    const sequences = prompts.map((prompt) => {
+      const ids = 'ids' in prompt ? prompt.ids : Int32Array.from(this.#tokenizer('score').encode(prompt.text, { addSpecialTokens }));
+      if (ids.length === 0) throw new WasmformerError('invalid-argument', '[score] text: expected at least one token, got none');
+      this.#checkVocabulary('score', ids);
+      return ids;
+    });
+    const found = await this.#queue.run(
+      () =>
+        this.#advance(
+          signal,
+          () => native.call(() => model.session.startScore(sequences)),
+          (score) => score.result(),
+        ),
+      signal,
+    );
+    return found.map((logprobs, i) => {
+      let sum = 0;
+      for (let t = 1; t < logprobs.length; ++t) sum += logprobs[t];
+      return { tokenIds: Array.from(sequences[i]), logprobs: Array.from(logprobs), perplexity: Math.exp(-sum / (logprobs.length - 1)) };
+    });
+  }
+
+  /** Runs something that advances in steps, turning the event loop between them. */
+  async #advance<R, T extends { advance(): Guarded<{ done: boolean }>; delete(): void }>(
+    signal: AbortSignal,
+    start: () => T,
+    result: (work: T) => Guarded<R>,
+  ): Promise<R> {
+    const { native } = this.#loaded();
+    const work = start();
+    try {
+      while (!native.call(() => work.advance()).done) {
+        await this.#platform.turn();
+        signal.throwIfAborted();
+      }
+      return native.call(() => result(work));
+    } finally {
+      if (!native.death) work.delete();
+    }
+  }
+
+  /** Loss and gradients of a batch, for models whose session keeps them. */
+  gradients(batch: unknown, { signal }: Call): Promise<Gradients> {
+    const { native, model } = this.#loaded();
+    return this.#queue.run(async () => {
+      if (typeof model.session.gradients !== 'function') throw new WasmformerError('unsupported', '[gradients] training is not built');
+      return native.call(() => model.session.gradients!(batch));
+    }, signal);
+  }
+
+  memory(): Memory {
+    const { native, model } = this.#loaded();
+    return { ...native.call(() => model.session.memory()), total: native.memoryBytes };
+  }
+
+  createCache({ signal }: Call): Promise<number> {
+    return this.#queue.run(async () => {
+      const { native, model } = this.#loaded();
+      const id = native.call(() => model.session.createCache());
+      this.#caches.set(id, new Int32Array());
+      return id;
+    }, signal);
+  }
+
+  cloneCache(cache: number, { signal }: Call): Promise<number> {
+    return this.#queue.run(async () => {
+      const { native, model } = this.#loaded();
+      const held = this.#cached(cache);
+      const id = native.call(() => model.session.cloneCache(cache));
+      this.#caches.set(id, held);
+      return id;
+    }, signal);
+  }
+
+  truncateCache(cache: number, length: number, { signal }: Call): Promise<void> {
+    return this.#queue.run(async () => {
+      const { native, model } = this.#loaded();
+      const held = this.#cached(cache);
+      if (!(Number.isInteger(length) && length >= 0 && length <= held.length)) {
+        throw new WasmformerError('invalid-argument', `[cache] length: expected an integer from 0 to ${held.length}, got ${length}`);
+      }
+      native.call(() => model.session.truncateCache(cache, length));
+      this.#caches.set(cache, held.slice(0, length));
+    }, signal);
+  }
+
+  cacheLength(cache: number, { signal }: Call): Promise<number> {
+    return this.#queue.run(async () => this.#cached(cache).length, signal);
+  }
+
+  deleteCache(cache: number, { signal }: Call): Promise<void> {
+    return this.#queue.run(async () => {
+      if (!this.#caches.delete(cache)) return;
+      const { native, model } = this.#loaded();
+      native.call(() => model.session.deleteCache(cache));
+    }, signal);
+  }
+
+  /** The logits processors and warpers alone. */
+  processLogits(scores: Float32Array, promptLength: number, ids: Int32Array, options: Flat): Float32Array {
+    return this.#instance().call((module) => module.processLogits(scores, promptLength, ids, options));
+  }
+
+  /** Downloaded files. */
+  listFiles(cacheDir?: string): Promise<unknown[]> {
+    return createCacheApi(this.#platform.files, { cacheDir }).list();
+  }
+
+  /** Removes downloads, of one model or all; the bytes freed. */
+  clearFiles(id?: string, cacheDir?: string): Promise<number> {
+    return createCacheApi(this.#platform.files, { cacheDir }).clear(id);
+  }
+
+  /** Drops the instance. */
+  close(): void {
+    this.#model = null;
+    this.#native = null;
+  }
+
+  #instance(): Native {
+    if (!this.#native) throw new WasmformerError('internal', '[engine] not started');
+    return this.#native;
+  }
+
+  #loaded(): { native: Native; model: Model } {
+    if (!this.#model) throw new WasmformerError('internal', '[engine] no model has been loaded');
+    return { native: this.#instance(), model: this.#model };
+  }
+
+  #tokenizer(where: string): Tokenizer {
+    const { model } = this.#loaded();
+    if (model.tokenizer) return model.tokenizer;
+    if (model.tokenizerError) throw model.tokenizerError;
+    throw new WasmformerError('unsupported', `[${where}] the model has no tokenizer: pass { inputIds }`);
+  }
+}
+
+function describeModel(
+  checkpoint: Checkpoint,
+  info: NativeInfo,
+  plan: Plan,
+  matches: Matches,
+  dtype: Dtype | undefined,
+  unusedTensors: string[],
+): ModelInfo {
+  const dtypes: Partial<Record<Dtype, number>> = {};
+  for (const { parameter, entry } of matches) {
+    const kept = dtype ?? dtypeOf(entry.dtype);
+    dtypes[kept] = (dtypes[kept] ?? 0) + parameter.shape.reduce((product, size) => product * size, 1);
+  }
+  const [most] = (Object.entries(dtypes) as [Dtype, number][]).sort(([, a], [, b]) => b - a)[0];
+  return {
+    source: checkpoint.name,
+    ...(checkpoint.commit ? { commit: checkpoint.commit } : {}),
+    format: checkpoint.format,
+    architecture: info.architecture,
+    parameters: info.parameters,
+    dtypes,
+    dtype: most,
+    layers: info.layers,
+    heads: info.heads,
+    kvHeads: info.kvHeads,
+    hiddenSize: info.hiddenSize,
+    vocabSize: info.vocabSize,
+    contextLength: contextLengthOf(checkpoint.config, info),
+    positions: info.positions,
+    contextIsWall: info.maxPositions > 0,
+    encoderDecoder: info.encoderDecoder,
+    memory: { ...plan },
+    simd: { level: info.simd, reason: 'the only level that is built' },
+    threads: { count: 1, reason: 'one thread is what is built' },
+    unusedTensors,
+    warnings: checkpoint.warnings.map(({ code, message }) => ({ code, message })),
+  };
+}
+
+/** The dtype in memory of a tensor kept as its file has it. */
+function dtypeOf(fileDtype: string): Dtype {
+  return fileDtype === 'F16' ? 'f16' : fileDtype === 'BF16' ? 'bf16' : 'f32';
+}
+
+/** What `generate` continues. */
+export interface GenerateInput {
+  prompts?: CheckedPrompt[];
+  chat?: { messages: ChatMessage[]; settings: ChatSettings };
+  /** 0 or absent for none. */
+  cache?: number;
+}
+
+/** What a chat template is given. */
+export interface ChatSettings {
+  addGenerationPrompt: boolean;
+  template?: string;
+  [variable: string]: unknown;
+}
+
+function sessionOptions(dtype: Dtype | undefined): Flat {
+  return dtype ? { dtype: dtype.toUpperCase() } : {};
+}
+
+/** Throws `out-of-memory` for a model that cannot fit, and says what would. */
+function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, dtypes: string[], plan: Plan): void {
+  const need = bytesNeeded(plan);
+  if (need <= memoryLimit) return;
+  const fits = (['f16'] as const).find((other) => {
+    if (other === dtype) return false;
+    const session = native.call((module) => module.createSession(config, sessionOptions(other)));
+    const smaller = native.call(() => session.plan(dtypes));
+    session.delete();
+    return bytesNeeded(smaller) <= memoryLimit;
+  });
+  throw new WasmformerError(
+    'out-of-memory',
+    `[load] model: expected at most ${memoryLimit} bytes, got ${need} (weights ${plan.weights}, working memory ${plan.workspace}, ` +
+      `${plan.cachePerToken} a token of context); ${fits ? `dtype '${fits}' would fit` : 'no dtype that is built would fit'}`,
+  );
+}
+
+function bytesNeeded({ weights, workspace, cachePerToken }: Plan): number {
+  return weights + workspace + cachePerToken * leastContext + overhead;
+}
+
+function contextLengthOf(config: Record<string, unknown>, info: NativeInfo): number {
+  if (info.maxPositions > 0) return info.maxPositions;
+  for (const key of ['max_position_embeddings', 'n_positions', 'n_ctx', 'seq_length', 'max_sequence_length']) {
+    const value = config[key];
+    if (typeof value === 'number' && value > 0) return value;
+  }
+  return 0;
+}
+
+function describeTokenizer(tokenizer: Tokenizer): TokenizerInfo {
+  const { vocabSize, specials, hasChatTemplate } = tokenizer;
+  return { vocabSize, specials, hasChatTemplate };
+}

@@ -1,0 +1,36 @@
+import { createApi, type Files } from './api.ts';
+import type { Model } from './model.ts';
+import type { Ops } from './ops.ts';
+import { compile, resolve, spawn } from './platform/browser.ts';
+import type { Inspection, LoadOptions, Source } from './types.ts';
+
+export * from './public.ts';
+
+const api = createApi({ compile, spawn, resolve, inProcess: async () => (await import('./worker.js')).createEngine() });
+
+/**
+ * Loads a model: a Hub id (`org/name`), an address, a folder (in Node), a list of `File`s, or bytes by file name.
+ * Nothing needs converting. The returned promise rejects with a `WasmformerError` whose `code` says what went wrong:
+ * `invalid-argument`, `unsupported`, `invalid-file`, `missing-tensor`, `shape-mismatch`, `not-found`, `unauthorized`,
+ * `network`, `offline`, `out-of-memory` (before any weights are downloaded, naming the bytes and the dtype that would fit);
+ * or with the signal's reason.
+ */
+export const load: (source: Source | FileList, options?: LoadOptions) => Promise<Model> = api.load;
+
+/** What `load` would load, and the memory it would take in each dtype; no weights are downloaded or read. */
+export const inspect: (source: Source | FileList, options?: LoadOptions) => Promise<Inspection> = api.inspect;
+
+/** The bare operations, without a model. */
+export const ops: Ops = api.ops;
+
+/** What has been downloaded and kept. */
+export const cache: Files = api.cache;
+
+// Bundlers copy what a literal address names; a folder they cannot, so they are kept from trying.
+const defaultModelFolder = '../examples/models/moby-dick-char/';
+
+/**
+ * Where the model that is shipped in the package is, for `load`: a character-level language model of about a million
+ * parameters. An address beside the package's own files; a bundled page serves a copy of that folder and loads it from there.
+ */
+export const defaultModel: string = new URL(/* @vite-ignore */ defaultModelFolder, import.meta.url).href;

@@ -1,0 +1,89 @@
+import { Client } from './engine/client.ts';
+import type { LoadedModel } from './engine/engine.ts';
+import { untilAborted } from './engine/queue.ts';
+import { WasmformerError } from './errors.ts';
+import { Model } from './model.ts';
+import { checkLoadOptions } from './options.ts';
+import type { Platform } from './platform/platform.ts';
+import type { Inspection, LoadOptions, Source } from './types.ts';
+
+/** How long an abandoned load may take to tidy up (locks, files) before its worker is ended, in milliseconds. */
+const patience = 2000;
+
+/** The compiled modules, by address: all models of a program share one. */
+const modules = new Map<string, Promise<WebAssembly.Module>>();
+
+/** The compiled module; a failure is not remembered. */
+export function compiled(platform: Platform, url: string | URL | undefined): Promise<WebAssembly.Module> {
+  const key = String(url ?? '');
+  let module = modules.get(key);
+  if (!module) {
+    module = platform.compile(url);
+    modules.set(key, module);
+    module.catch(() => modules.delete(key));
+  }
+  return module;
+}
+
+/** Makes `load` for a platform. */
+export function createLoad(platform: Platform) {
+  return async function load(source: Source | FileList, options?: LoadOptions): Promise<Model> {
+    const { client, value } = await run<LoadedModel>(platform, 'load', source, options);
+    return new Model(client, value);
+  };
+}
+
+/** Makes `inspect` for a platform. */
+export function createInspect(platform: Platform) {
+  return async function inspect(source: Source | FileList, options?: LoadOptions): Promise<Inspection> {
+    const { client, value } = await run<Inspection>(platform, 'inspect', source, options);
+    await client.dispose();
+    return value;
+  };
+}
+
+/** Starts an engine and calls a method of it with the source; nothing is left behind if that fails. */
+async function run<T>(
+  platform: Platform,
+  method: string,
+  source: Source | FileList,
+  options: LoadOptions | undefined,
+): Promise<{ client: Client; value: T }> {
+  const { onProgress, signal, worker = true, wasmUrl, workerUrl, threads: _, deterministic: __, ...files } = checkLoadOptions(options);
+  const from = checkSource(platform, source);
+  signal?.throwIfAborted();
+  const module = await untilAborted(compiled(platform, wasmUrl), signal);
+  const port = worker ? platform.spawn(workerUrl) : await platform.inProcess();
+  const client = new Client(port);
+  // The engine is told of an abort and given time to tidy up; the caller does not wait for that.
+  const settings = { signal, onEvent: onProgress, endsEarly: true };
+  const answer = client.call('start', [module], settings).then(() => client.call<T>(method, [from, files], settings));
+  try {
+    return { client, value: await untilAborted(answer, signal) };
+  } catch (reason) {
+    const ended = answer.then(
+      () => {},
+      () => {},
+    );
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const late = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, patience);
+    });
+    Promise.race([ended, late]).then(() => {
+      clearTimeout(timer);
+      return client.dispose();
+    });
+    throw reason;
+  }
+}
+
+/** A source as it can be sent to a worker. */
+function checkSource(platform: Platform, source: unknown): unknown {
+  if (typeof source === 'string') return platform.resolve(source);
+  if (source instanceof URL) return source.href;
+  if (typeof FileList !== 'undefined' && source instanceof FileList) return Array.from(source);
+  if (typeof source !== 'object' || source === null) {
+    throw new WasmformerError('invalid-argument', `[load] source: expected a Hub id, URL, folder, files or bytes, got ${typeof source}`);
+  }
+  return source;
+}

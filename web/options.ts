@@ -1,0 +1,557 @@
+import type { Flat } from './engine/native.ts';
+import { WasmformerError } from './errors.ts';
+import type { ChatMessage, ChatOptions, ForwardInput, ForwardOptions, GenerateOptions, LoadOptions, Prompt } from './types.ts';
+
+/** Tells whether a value will do, and in words what will. */
+interface Kind {
+  expected: string;
+  test(value: any): boolean;
+}
+
+const kind = (expected: string, test: (value: any) => boolean): Kind => ({ expected, test });
+const number = (expected: string, test: (value: number) => boolean) => kind(expected, (value) => typeof value === 'number' && test(value));
+const integerFrom = (least: number, most = 2 ** 31 - 1) =>
+  number(
+    most === 2 ** 31 - 1 ? `an integer >= ${least}` : `an integer from ${least} to ${most}`,
+    (value) => Number.isInteger(value) && value >= least && value <= most,
+  );
+const isId = (value: unknown) => Number.isInteger(value) && (value as number) >= 0 && (value as number) < 2 ** 31;
+
+const boolean = kind('true or false', (value) => typeof value === 'boolean');
+const string = kind('a string', (value) => typeof value === 'string');
+const finite = number('a finite number', Number.isFinite);
+const bias = number('a finite number or -Infinity', (value) => value < Infinity);
+const positive = number('a number > 0', (value) => value > 0 && value < Infinity);
+const positiveInteger = integerFrom(1);
+const count = integerFrom(0);
+const fraction = number('a number from 0 to 1', (value) => value >= 0 && value <= 1);
+const positiveFraction = number('a number > 0 and <= 1', (value) => value > 0 && value <= 1);
+const id = kind('a token id', isId);
+const ids = kind('an array of token ids', (value) => Array.isArray(value) && value.every(isId));
+const idOrIds = kind('a token id or an array of them', (value) => isId(value) || ids.test(value));
+const callback = kind('a function', (value) => typeof value === 'function');
+const signal = kind('an AbortSignal', (value) => typeof value?.addEventListener === 'function' && typeof value.aborted === 'boolean');
+const address = kind('a URL', (value) => typeof value === 'string' || value instanceof URL);
+const array = kind('an array', Array.isArray);
+const object = kind('an object', (value) => typeof value === 'object' && value !== null && !Array.isArray(value));
+const anything = kind('anything', () => true);
+const oneOf = (...values: unknown[]) => kind(values.map((value) => JSON.stringify(value)).join(', '), (value) => values.includes(value));
+
+/** What a generation option is: checked and passed on, or known and not built unless it has a value that asks for nothing. */
+interface GenerationOption {
+  kind: Kind;
+  /** Values that mean the same as leaving the option out; everything else of an option with this is `unsupported`. */
+  inert?: readonly unknown[];
+  sampling?: true;
+}
+
+const built = (kind: Kind): GenerationOption => ({ kind });
+const sampling = (kind: Kind): GenerationOption => ({ kind, sampling: true });
+const notBuilt = (...inert: unknown[]): GenerationOption => ({ kind: anything, inert });
+
+/** Hugging Face's generation options, all of them. */
+const generationOptions: Record<string, GenerationOption> = {
+  maxNewTokens: built(positiveInteger),
+  maxLength: built(positiveInteger),
+  minNewTokens: built(count),
+  minLength: built(count),
+  maxTime: built(number('a number of seconds >= 0', (value) => value >= 0)),
+  stopStrings: built(
+    kind('a string or an array of strings, none of them empty', (value) =>
+      [value].flat().every((item) => typeof item === 'string' && item !== ''),
+    ),
+  ),
+  doSample: built(boolean),
+  temperature: sampling(number('a number > 0 (for the likeliest token: doSample: false)', (value) => value > 0 && value < Infinity)),
+  topK: sampling(count),
+  topP: sampling(fraction),
+  minP: sampling(fraction),
+  topH: sampling(positiveFraction),
+  typicalP: sampling(positiveFraction),
+  epsilonCutoff: sampling(number('a number >= 0 and < 1', (value) => value >= 0 && value < 1)),
+  etaCutoff: sampling(number('a number >= 0 and < 1', (value) => value >= 0 && value < 1)),
+  repetitionPenalty: built(positive),
+  noRepeatNgramSize: built(count),
+  badWordsIds: built(
+    kind(
+      'an array of non-empty arrays of token ids',
+      (value) => Array.isArray(value) && value.every((item) => ids.test(item) && item.length > 0),
+    ),
+  ),
+  sequenceBias: built(
+    kind(
+      'an array of [token ids, bias]',
+      (value) =>
+        Array.isArray(value) &&
+        value.every((item) => Array.isArray(item) && item.length === 2 && ids.test(item[0]) && item[0].length > 0 && bias.test(item[1])),
+    ),
+  ),
+  suppressTokens: built(ids),
+  beginSuppressTokens: built(ids),
+  forcedBosTokenId: built(id),
+  forcedEosTokenId: built(idOrIds),
+  exponentialDecayLengthPenalty: built(
+    kind('[tokens, factor]', (value) => Array.isArray(value) && value.length === 2 && count.test(value[0]) && positive.test(value[1])),
+  ),
+  renormalizeLogits: built(boolean),
+  removeInvalidValues: built(boolean),
+  eosTokenId: built(idOrIds),
+  bosTokenId: built(id),
+  padTokenId: built(kind('a token id', Number.isInteger)),
+  numReturnSequences: built(positiveInteger),
+  useCache: notBuilt(true),
+  cacheImplementation: notBuilt('dynamic'),
+  returnDictInGenerate: notBuilt(true, false),
+  outputScores: notBuilt(false),
+  outputLogits: notBuilt(false),
+  outputAttentions: notBuilt(false),
+  outputHiddenStates: notBuilt(false),
+  numBeams: notBuilt(1),
+  numBeamGroups: notBuilt(1),
+  diversityPenalty: notBuilt(0),
+  lengthPenalty: notBuilt(1),
+  earlyStopping: notBuilt(false),
+  encoderNoRepeatNgramSize: notBuilt(0),
+  encoderRepetitionPenalty: notBuilt(1),
+  guidanceScale: notBuilt(1),
+  penaltyAlpha: notBuilt(0),
+  promptLookupNumTokens: notBuilt(0),
+  tokenHealing: notBuilt(false),
+  isAssistant: notBuilt(false),
+  lowMemory: notBuilt(true, false),
+  disableCompile: notBuilt(true, false),
+  // Numbers that only matter to a kind of assisted generation that is not asked for.
+  numAssistantTokens: notBuilt(20),
+  numAssistantTokensSchedule: notBuilt('constant', 'heuristic'),
+  assistantConfidenceThreshold: notBuilt(0.4),
+  assistantLookbehind: notBuilt(10),
+  targetLookbehind: notBuilt(10),
+  useMtp: notBuilt(false),
+  ...Object.fromEntries(
+    (
+      'dolaLayers constraints forceWordsIds watermarkingConfig decoderStartTokenId cacheConfig ' +
+      'maxCacheLen maxMatchingNgramSize assistantEarlyExit assistantEnsembleWeight speculationType ' +
+      'compileConfig continuousBatchingConfig prefillChunkSize'
+    )
+      .split(' ')
+      .map((name) => [name, notBuilt()]),
+  ),
+};
+
+/** Of those that are not built, the ones that would change what a published configuration generates. */
+const changesMode = (
+  'numBeams numBeamGroups penaltyAlpha dolaLayers constraints forceWordsIds watermarkingConfig guidanceScale ' +
+  'tokenHealing promptLookupNumTokens encoderNoRepeatNgramSize encoderRepetitionPenalty'
+).split(' ');
+
+/** The options of a call that are not Hugging Face's. */
+const callOptions: Record<string, Kind> = {
+  seed: integerFrom(0, Number.MAX_SAFE_INTEGER),
+  logprobs: count,
+  frequencyPenalty: finite,
+  presencePenalty: finite,
+  logitBias: kind(
+    'an object or Map from token id to number',
+    (value) => object.test(value) && biases(value).every(([key, value]) => isId(key) && bias.test(value)),
+  ),
+  addSpecialTokens: boolean,
+  skipSpecialTokens: boolean,
+  truncation: oneOf(true, false, 'left', 'right'),
+  cache: object,
+  signal,
+};
+
+const chatOnlyOptions: Record<string, Kind> = {
+  chatTemplate: string,
+  addGenerationPrompt: boolean,
+  tools: array,
+  documents: array,
+  templateVariables: object,
+};
+
+/** Planned for `generate`, by design; not built. */
+const plannedCallOptions = ['attentions', 'hiddenStates', 'trace'];
+
+const dtypes = ['f32', 'f16', 'bf16'];
+const plannedDtypes = ['q8', 'q4'];
+
+const loadOptions: Record<string, Kind> = {
+  dtype: kind(`${dtypes.map((name) => `'${name}'`).join(', ')}`, (value) => dtypes.includes(value)),
+  revision: string,
+  token: string,
+  endpoint: string,
+  cacheDir: kind('a string, or false', (value) => typeof value === 'string' || value === false),
+  offline: boolean,
+  onProgress: callback,
+  signal,
+  threads: integerFrom(1),
+  deterministic: boolean,
+  worker: boolean,
+  wasmUrl: address,
+  workerUrl: address,
+  network: object,
+};
+const networkOptions: Record<string, Kind> = { retries: count, retryDelay: count, stallTimeout: count, cacheWait: count };
+
+function biases(value: object): [number, unknown][] {
+  return (value instanceof Map ? [...value] : Object.entries(value)).map(([key, bias]) => [Number(key), bias]);
+}
+
+function fail(where: string, what: string, expected: string, got: unknown): never {
+  throw new WasmformerError('invalid-argument', `[${where}] ${what}: expected ${expected}, got ${show(got)}`);
+}
+
+function unsupported(where: string, what: string, hint = ''): never {
+  throw new WasmformerError('unsupported', `[${where}] ${what} is not built${hint && `: ${hint}`}`);
+}
+
+/** A value in an error message: short, whatever it is. */
+function show(value: unknown): string {
+  if (typeof value === 'function') return 'a function';
+  if (typeof value === 'bigint' || typeof value === 'symbol') return String(value);
+  let text: string | undefined;
+  try {
+    text = typeof value === 'number' ? String(value) : JSON.stringify(value);
+  } catch {}
+  text ??= String(value);
+  return text.length > 60 ? `${text.slice(0, 57)}...` : text;
+}
+
+/** The number of single-letter changes that turn one word into another (Levenshtein 1966), letter case apart. */
+function distance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, j) => j);
+  for (let i = 1; i <= a.length; ++i) {
+    const next = [i];
+    for (let j = 1; j <= b.length; ++j) {
+      const same = a[i - 1].toLowerCase() === b[j - 1].toLowerCase();
+      next[j] = Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (same ? 0 : 1));
+    }
+    row = next;
+  }
+  return row[b.length];
+}
+
+const camelCase = (name: string) => name.replace(/[_-]([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
+
+function unknownOption(where: string, name: string, known: string[]): never {
+  const wanted = camelCase(name);
+  let nearest = known[0];
+  for (const other of known) if (distance(wanted, other) < distance(wanted, nearest)) nearest = other;
+  throw new WasmformerError('invalid-argument', `[${where}] unknown option '${name}': the nearest known is '${nearest}'`);
+}
+
+/** Own properties that are not undefined; anything but a plain set of options is an error. */
+function entriesOf(where: string, options: unknown): [string, any][] {
+  if (options === undefined) return [];
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) fail(where, 'options', 'an object', options);
+  return Object.entries(options).filter(([, value]) => value !== undefined);
+}
+
+function checked(where: string, options: unknown, kinds: Record<string, Kind>): Record<string, any> {
+  const result: Record<string, any> = {};
+  for (const [name, value] of entriesOf(where, options)) {
+    if (!Object.hasOwn(kinds, name)) unknownOption(where, name, Object.keys(kinds));
+    if (!kinds[name].test(value)) fail(where, name, kinds[name].expected, value);
+    result[name] = value;
+  }
+  return result;
+}
+
+/** Checks `load`'s options. */
+export function checkLoadOptions(options: unknown): LoadOptions {
+  const dtype = (options as LoadOptions | undefined)?.dtype as string | undefined;
+  if (dtype !== undefined && plannedDtypes.includes(dtype)) {
+    unsupported('load', `dtype '${dtype}'`, `choose one of ${dtypes.map((name) => `'${name}'`).join(', ')}`);
+  }
+  const result = checked('load', options, loadOptions);
+  if (result.network) checked('load', result.network, networkOptions);
+  if (result.threads > 1) unsupported('load', `threads: ${result.threads}`, 'choose 1');
+  return result;
+}
+
+/** Checks the options of a small call. */
+export function checkOptions<T>(where: string, options: T | undefined, names: (keyof T & string)[]): T {
+  const kinds: Record<string, Kind> = { addSpecialTokens: boolean, skipSpecialTokens: boolean, signal };
+  return checked(where, options, Object.fromEntries(names.map((name) => [name, kinds[name] ?? anything]))) as T;
+}
+
+/** A prompt, checked and copied. */
+export type CheckedPrompt = { text: string } | { ids: Int32Array };
+
+/** Token ids of one sequence, checked and copied. */
+export function checkIds(where: string, value: unknown): Int32Array {
+  const list = value as ArrayLike<number>;
+  if (typeof value !== 'object' || value === null || typeof list.length !== 'number')
+    fail(where, 'token ids', 'an array of integers >= 0', value);
+  const copy = new Int32Array(list.length);
+  for (let i = 0; i < copy.length; ++i) {
+    if (!isId(list[i])) fail(where, `token id at ${i}`, 'an integer >= 0', list[i]);
+    copy[i] = list[i];
+  }
+  return copy;
+}
+
+/** A list of token ids, or a list of such lists: `nested` tells which. */
+function isNested(value: unknown): value is ArrayLike<number>[] {
+  return Array.isArray(value) && value.length > 0 && typeof value[0] === 'object';
+}
+
+/** Prompts, and whether the caller gave a list of them. */
+export function checkPrompts(where: string, prompt: unknown): { prompts: CheckedPrompt[]; many: boolean } {
+  const expected = 'a string, { inputIds }, or an array of these';
+  if (Array.isArray(prompt)) {
+    if (prompt.length === 0) fail(where, 'prompts', 'at least one', prompt);
+    return { many: true, prompts: prompt.map((item) => onePrompt(item)) };
+  }
+  const inputIds = (prompt as { inputIds?: unknown } | null)?.inputIds;
+  if (typeof prompt === 'object' && isNested(inputIds)) {
+    return { many: true, prompts: inputIds.map((list) => ({ ids: checkIds(where, list) })) };
+  }
+  return { many: false, prompts: [onePrompt(prompt)] };
+
+  function onePrompt(item: unknown): CheckedPrompt {
+    if (typeof item === 'string') return { text: item };
+    if (typeof item !== 'object' || item === null || !('inputIds' in item)) return fail(where, 'prompt', expected, item);
+    for (const key of Object.keys(item)) if (key !== 'inputIds') unknownOption(where, key, ['inputIds']);
+    return { ids: checkIds(where, item.inputIds) };
+  }
+}
+
+/** Messages of a conversation; a string is one message of the user's. */
+export function checkMessages(messages: unknown): ChatMessage[] {
+  if (typeof messages === 'string') return [{ role: 'user', content: messages }];
+  if (!Array.isArray(messages) || messages.length === 0)
+    fail('chat', 'messages', 'a string or a non-empty array of { role, content }', messages);
+  for (const message of messages) {
+    if (typeof message?.role !== 'string') fail('chat', 'message', '{ role, content }', message);
+  }
+  return messages;
+}
+
+/** `generate`'s options, resolved against the model's own, in the form the engine takes. */
+export interface GenerateRequest {
+  /** What goes to the native generation: names as in Hugging Face, in camelCase; lists flattened. */
+  native: Flat;
+  maxTime?: number;
+  stopStrings: string[];
+  addSpecialTokens: boolean;
+  skipSpecialTokens: boolean;
+  truncation: false | 'left' | 'right';
+  numReturnSequences: number;
+  seed: number;
+  logprobs: number;
+  bosTokenId: number | null;
+}
+
+/**
+ * Resolves `generate`'s options. The order of precedence is Hugging Face's: the caller, the model's
+ * `generation_config.json` (snake_case keys), the defaults.
+ */
+export function resolveGeneration(
+  where: string,
+  options: GenerateOptions | ChatOptions | undefined,
+  modelConfig: Record<string, unknown>,
+): GenerateRequest {
+  const own: Record<string, any> = {};
+  const extra: Record<string, any> = {};
+  const extraKinds = where === 'chat' ? { ...callOptions, ...chatOnlyOptions } : callOptions;
+  for (const [name, value] of entriesOf(where, options)) {
+    if (Object.hasOwn(extraKinds, name)) {
+      if (!extraKinds[name].test(value)) fail(where, name, extraKinds[name].expected, value);
+      extra[name] = value;
+    } else if (Object.hasOwn(generationOptions, name)) {
+      own[name] = checkGeneration(where, name, value, '');
+    } else if (plannedCallOptions.includes(name)) {
+      if (value !== false) unsupported(where, name, 'use forward on the returned tokens');
+    } else {
+      unknownOption(where, name, [...Object.keys(generationOptions), ...Object.keys(extraKinds)]);
+    }
+  }
+
+  const samplingGiven = Object.keys(own).filter((name) => generationOptions[name].sampling && own[name] !== null);
+  if (own.doSample === false && samplingGiven.length > 0) {
+    throw new WasmformerError(
+      'invalid-argument',
+      `[${where}] ${samplingGiven[0]}: expected no sampling option with doSample: false, got ${show(own[samplingGiven[0]])}`,
+    );
+  }
+  const doSample = own.doSample ?? (samplingGiven.length > 0 || (own.doSample === undefined && modelConfig.do_sample === true));
+  own.doSample = doSample;
+
+  const model: Record<string, any> = {};
+  for (const [key, value] of Object.entries(modelConfig)) {
+    const name = camelCase(key);
+    if (value === null || own[name] !== undefined || !Object.hasOwn(generationOptions, name)) continue;
+    const option = generationOptions[name];
+    // Python does not look at these either, in this mode.
+    if ((option.sampling && !doSample) || (option.inert && !changesMode.includes(name))) continue;
+    model[name] = checkGeneration(where, name, value, ' (from generation_config.json)');
+  }
+
+  // An explicit length beats the model's own of either name.
+  if (own.maxLength != null && own.maxNewTokens === undefined) delete model.maxNewTokens;
+  if (own.maxNewTokens != null) delete model.maxLength;
+  if (own.minLength != null && own.minNewTokens === undefined) delete model.minNewTokens;
+  const merged: Record<string, any> = {};
+  for (const [name, value] of Object.entries({ ...model, ...own })) if (value != null) merged[name] = value;
+
+  if (doSample && own.topK !== null) merged.topK ??= 50;
+  const numReturnSequences = merged.numReturnSequences ?? 1;
+  if (numReturnSequences > 1 && !doSample) {
+    throw new WasmformerError('invalid-argument', `[${where}] numReturnSequences: expected 1 without sampling, got ${numReturnSequences}`);
+  }
+  if (merged.maxNewTokens !== undefined) delete merged.maxLength;
+  else if (merged.maxLength === undefined) merged.maxNewTokens = 256;
+  if (merged.minNewTokens !== undefined) delete merged.minLength;
+
+  const { maxTime, stopStrings, padTokenId: _, bosTokenId, ...native } = merged;
+  if (native.eosTokenId !== undefined) native.eosTokenId = [native.eosTokenId].flat();
+  if (native.forcedEosTokenId !== undefined) native.forcedEosTokenId = [native.forcedEosTokenId].flat();
+  const seed = extra.seed ?? randomSeed();
+  const logprobs = extra.logprobs ?? 0;
+  for (const name of ['frequencyPenalty', 'presencePenalty', 'logitBias']) if (extra[name] !== undefined) native[name] = extra[name];
+  return {
+    native: { ...flatten(native), seed, logprobs },
+    maxTime,
+    stopStrings: stopStrings === undefined ? [] : [stopStrings].flat(),
+    addSpecialTokens: extra.addSpecialTokens ?? where !== 'chat',
+    skipSpecialTokens: extra.skipSpecialTokens ?? true,
+    truncation: extra.truncation === true ? 'left' : (extra.truncation ?? false),
+    numReturnSequences,
+    seed,
+    logprobs,
+    bosTokenId: bosTokenId ?? null,
+  };
+}
+
+/** The options of the processors alone, for `ops.processLogits`; there is no model, so nothing is filled in. */
+export function resolveProcessors(where: string, options: unknown): Flat {
+  const native: Record<string, any> = {};
+  const own = ['frequencyPenalty', 'presencePenalty', 'logitBias'];
+  for (const [name, value] of entriesOf(where, options)) {
+    if (own.includes(name)) {
+      if (!callOptions[name].test(value)) fail(where, name, callOptions[name].expected, value);
+      native[name] = value;
+    } else if (Object.hasOwn(generationOptions, name)) {
+      const checkedValue = checkGeneration(where, name, value, '');
+      if (checkedValue != null) native[name] = checkedValue;
+    } else {
+      unknownOption(where, name, [...Object.keys(generationOptions), ...own]);
+    }
+  }
+  if (native.doSample === undefined && Object.keys(native).some((name) => generationOptions[name]?.sampling)) native.doSample = true;
+  for (const name of ['eosTokenId', 'forcedEosTokenId']) if (native[name] !== undefined) native[name] = [native[name]].flat();
+  return flatten(native);
+}
+
+function checkGeneration(where: string, name: string, value: any, origin: string): any {
+  const option = generationOptions[name];
+  if (value === null) return null;
+  if (option.inert) {
+    if (option.inert.includes(value)) return null;
+    unsupported(where, `${name}: ${show(value)}${origin}`, name === 'numBeams' && origin ? 'pass numBeams: 1' : '');
+  }
+  if (!option.kind.test(value)) fail(where, name + origin, option.kind.expected, value);
+  return value;
+}
+
+/** Lists of lists laid end to end, with their lengths and values beside them, as the native side reads them. */
+function flatten({ badWordsIds, sequenceBias, logitBias, ...rest }: Record<string, any>): Flat {
+  const flat: Record<string, any> = rest;
+  if (badWordsIds) {
+    flat.badWordsIds = badWordsIds.flat();
+    flat['badWordsIds.lengths'] = badWordsIds.map((list: number[]) => list.length);
+  }
+  if (sequenceBias) {
+    flat.sequenceBias = sequenceBias.flatMap(([list]: [number[], number]) => list);
+    flat['sequenceBias.lengths'] = sequenceBias.map(([list]: [number[], number]) => list.length);
+    flat['sequenceBias.values'] = sequenceBias.map(([, value]: [number[], number]) => value);
+  }
+  if (logitBias) {
+    const entries = biases(logitBias);
+    flat.logitBias = entries.map(([key]) => key);
+    flat['logitBias.values'] = entries.map(([, value]) => value);
+  }
+  return flat;
+}
+
+function randomSeed(): number {
+  return crypto.getRandomValues(new Uint32Array(1))[0];
+}
+
+/** The names and expected values of every option that is built: what the command line offers. */
+export function describeOptions(): { load: Record<string, string>; generate: Record<string, string> } {
+  const words = (kinds: Record<string, Kind>) => Object.fromEntries(Object.entries(kinds).map(([name, { expected }]) => [name, expected]));
+  const generate = Object.fromEntries(
+    Object.entries(generationOptions)
+      .filter(([, option]) => !option.inert)
+      .map(([name, option]) => [name, option.kind]),
+  );
+  return { load: words(loadOptions), generate: words({ ...generate, ...callOptions }) };
+}
+
+/** `forward`'s input and request, checked and copied, in the form the engine takes. */
+export interface ForwardRequest {
+  input: { inputIds: Int32Array[]; attentionMask?: Uint8Array[]; positionIds?: Int32Array[]; decoderInputIds?: Int32Array[] };
+  attentions: boolean | { layers?: number[]; heads?: number[] };
+  hiddenStates: boolean;
+}
+
+/** Checks `forward`'s arguments. */
+export function checkForward(input: ForwardInput, options: ForwardOptions | undefined): ForwardRequest {
+  const where = 'forward';
+  const fields = checked(where, input, {
+    inputIds: object_(),
+    attentionMask: object_(),
+    positionIds: object_(),
+    decoderInputIds: object_(),
+    tokenTypeIds: object_(),
+  });
+  if (fields.tokenTypeIds) unsupported(where, 'tokenTypeIds');
+  if (fields.inputIds === undefined) fail(where, 'inputIds', 'an array of sequences of token ids', undefined);
+  const lists = (value: unknown): ArrayLike<number>[] => (isNested(value) ? value : [value as ArrayLike<number>]);
+  const inputIds = lists(fields.inputIds).map((list) => checkIds(where, list));
+  const like = (name: string, value: unknown, sameLength: boolean) => {
+    const found = lists(value);
+    if (found.length !== inputIds.length) fail(where, name, `${inputIds.length} sequences, one an entry of inputIds`, found.length);
+    if (sameLength) {
+      found.forEach((list, i) => {
+        if (list?.length !== inputIds[i].length)
+          fail(where, `${name}[${i}]`, `${inputIds[i].length} entries, as in inputIds`, list?.length);
+      });
+    }
+    return found;
+  };
+  const result: ForwardRequest['input'] = { inputIds };
+  if (fields.attentionMask) {
+    result.attentionMask = like('attentionMask', fields.attentionMask, true).map((list) =>
+      Uint8Array.from(list, (value, i) => {
+        if (Number(value) !== 0 && Number(value) !== 1) fail(where, `attentionMask at ${i}`, '0 or 1', value);
+        return Number(value);
+      }),
+    );
+  }
+  if (fields.positionIds) result.positionIds = like('positionIds', fields.positionIds, true).map((list) => checkIds(where, list));
+  if (fields.decoderInputIds)
+    result.decoderInputIds = like('decoderInputIds', fields.decoderInputIds, false).map((list) => checkIds(where, list));
+
+  const chosen = checked(where, options, {
+    attentions: kind('true, false or { layers, heads }', (value) => typeof value === 'boolean' || object.test(value)),
+    hiddenStates: boolean,
+    trace: anything,
+    signal,
+  });
+  if (chosen.trace) unsupported(where, 'trace');
+  let attentions = chosen.attentions ?? false;
+  if (typeof attentions === 'object') {
+    const indices = kind('an array of indices', (value) => ids.test(value));
+    attentions = checked(where, attentions, { layers: indices, heads: indices });
+  }
+  return { input: result, attentions, hiddenStates: chosen.hiddenStates ?? false };
+
+  function object_(): Kind {
+    return kind('an array', (value) => typeof value === 'object' && value !== null && 'length' in value);
+  }
+}
+
+export type { Prompt };

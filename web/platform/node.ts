@@ -1,0 +1,73 @@
+import { readFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import { Worker } from 'node:worker_threads';
+import type { EnginePort, Request, Response } from '../engine/protocol.ts';
+import { WasmformerError } from '../errors.ts';
+
+/** Compiles the module from a file or an address. */
+export async function compile(url: string | URL = new URL('./wasmformer.wasm', import.meta.url)): Promise<WebAssembly.Module> {
+  let bytes: Uint8Array<ArrayBuffer>;
+  try {
+    const remote = /^https?:/.test(String(url));
+    bytes = remote ? new Uint8Array(await download(url)) : new Uint8Array(await readFile(pathOf(url)));
+  } catch (reason) {
+    if (reason instanceof WasmformerError) throw reason;
+    const code = (reason as NodeJS.ErrnoException).code === 'ENOENT' ? 'not-found' : 'network';
+    throw new WasmformerError(code, `[load] ${url}: ${(reason as Error).message}`, { cause: reason });
+  }
+  try {
+    return await WebAssembly.compile(bytes);
+  } catch (reason) {
+    throw new WasmformerError('invalid-file', `[load] ${url}: expected a WebAssembly module this engine can run, got: ${reason}`, {
+      cause: reason,
+    });
+  }
+}
+
+async function download(url: string | URL): Promise<ArrayBuffer> {
+  const response = await fetch(url);
+  if (!response.ok)
+    throw new WasmformerError('not-found', `[load] ${url}: expected the WebAssembly module, got HTTP status ${response.status}`);
+  return response.arrayBuffer();
+}
+
+function pathOf(url: string | URL): string {
+  return String(url).startsWith('file:') ? fileURLToPath(url) : String(url);
+}
+
+/** Starts a worker thread. It knows by its data that it is to serve. */
+export function spawn(url: string | URL = new URL('./node-worker.js', import.meta.url)): EnginePort {
+  const worker = new Worker(typeof url === 'string' && url.startsWith('file:') ? new URL(url) : url, {
+    workerData: 'wasmformer',
+    name: 'wasmformer',
+    execArgv: [],
+  });
+  worker.unref();
+  return {
+    post: (message: Request, transfer: ArrayBuffer[] = []) => worker.postMessage(message, transfer),
+    listen: (receive: (message: Response) => void) => {
+      worker.on('message', receive);
+      // Listening holds the process up; whether it should is for `setBusy` to say.
+      worker.unref();
+    },
+    onDeath: (report) => {
+      worker.on('error', (reason) => report((reason as Error)?.message ?? String(reason)));
+      worker.on('messageerror', (reason) => report(`a message could not be read: ${reason.message}`));
+      worker.on('exit', (code) => report(`it exited with code ${code}`));
+    },
+    setBusy: (busy) => (busy ? worker.ref() : worker.unref()),
+    terminate: async () => {
+      await worker.terminate();
+    },
+  };
+}
+
+/** A macrotask. */
+export function turn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}
+
+/** Paths mean the same in a worker thread. */
+export function resolve(source: string): string {
+  return source;
+}

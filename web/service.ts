@@ -1,0 +1,40 @@
+import { Client } from './engine/client.ts';
+import { compiled } from './load.ts';
+import type { Platform } from './platform/platform.ts';
+
+/** An engine without a model, started when first asked for, for what needs none. Idle, it keeps no script alive. */
+export class Service {
+  #platform: Platform;
+  #client: Client | null = null;
+  #started: Promise<unknown> | null = null;
+
+  constructor(platform: Platform) {
+    this.#platform = platform;
+  }
+
+  /** Calls a method that needs files only. */
+  call<T>(method: string, args: unknown[]): Promise<T> {
+    return this.#live().call(method, args);
+  }
+
+  /** Calls a method that computes. */
+  async compute<T>(method: string, args: unknown[]): Promise<T> {
+    const client = this.#live();
+    this.#started ??= compiled(this.#platform, undefined).then((module) => client.call('start', [module]));
+    try {
+      await this.#started;
+    } catch (reason) {
+      this.#started = null;
+      throw reason;
+    }
+    return client.call(method, args);
+  }
+
+  #live(): Client {
+    if (!this.#client || this.#client.end) {
+      this.#client = new Client(this.#platform.spawn(undefined));
+      this.#started = null;
+    }
+    return this.#client;
+  }
+}

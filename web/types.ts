@@ -1,0 +1,398 @@
+/// <reference lib="esnext.disposable" preserve="true" />
+import type { ErrorCode } from './errors.ts';
+import type { Progress, Source } from './files/index.ts';
+
+export type { Progress, Source };
+
+/** A copy the caller owns: `data` is row-major float32, `shape` its dimensions. */
+export interface Tensor {
+  data: Float32Array;
+  shape: number[];
+}
+
+/** How weights are kept in memory. Arithmetic is float32 whatever this says. */
+export type Dtype = 'f32' | 'f16' | 'bf16';
+
+/** What `load` takes beside the source. An option that is not here throws `invalid-argument`. */
+export interface LoadOptions {
+  /** How weights are kept in memory; by default as in the file (a float64 file as `f32`). */
+  dtype?: Dtype;
+  /** A branch, tag or commit of a Hub repository. Default `main`. */
+  revision?: string;
+  /** A Hub access token. It is sent to `endpoint` only, never to where that redirects. */
+  token?: string;
+  /** Where the Hub is. Default the public one; a mirror or a test server otherwise. */
+  endpoint?: string;
+  /** Where downloads are kept: a folder in Node, a name in the browser's private file system; `false` keeps nothing. */
+  cacheDir?: string | false;
+  /** Use only what has been downloaded before; anything missing is an `offline` error. */
+  offline?: boolean;
+  /** Called as bytes arrive, at most once a file every 50 ms, and at each file's end. */
+  onProgress?: (progress: Progress) => void;
+  /** Abandons the load: the promise rejects with the signal's reason, and what was taken is given back. */
+  signal?: AbortSignal;
+  /** Threads to compute with. Only 1 is built. */
+  threads?: number;
+  /** The same seed gives the same tokens in every engine. True of the one SIMD level that is built, whatever this says. */
+  deterministic?: boolean;
+  /** `false` computes in the calling thread, which blocks it for one token or prefill chunk at a time. Default `true`. */
+  worker?: boolean;
+  /** Where `wasmformer.wasm` is, if not beside the package's own JavaScript. */
+  wasmUrl?: string | URL;
+  /** Where the worker's script (`worker.js`, in Node `node-worker.js`) is, if not beside the package's own JavaScript. */
+  workerUrl?: string | URL;
+  /** How downloads behave: `retries` (times), `retryDelay`, `stallTimeout`, `cacheWait` (milliseconds). */
+  network?: { retries?: number; retryDelay?: number; stallTimeout?: number; cacheWait?: number };
+}
+
+/** A prompt: text, or the ids of its tokens, which are used as they are. */
+export type Prompt = string | { inputIds: ArrayLike<number> };
+
+/** One message of a conversation; templates may use more fields than these. */
+export interface ChatMessage {
+  role: string;
+  content: unknown;
+  [field: string]: unknown;
+}
+
+/**
+ * How to generate. The first part has Hugging Face's names in camelCase with the same meaning, order of processing and
+ * defaults; the model's own `generation_config.json` comes before those defaults. `null` switches the model's own value
+ * off. A sampling option (`temperature`, `topK`, `topP`, `minP`, `topH`, `typicalP`, `epsilonCutoff`, `etaCutoff`) turns
+ * sampling on unless `doSample: false` is given with it, which throws.
+ */
+export interface GenerateOptions {
+  /** Most tokens to generate, >= 1. Without any length, from the caller or the model, 256. */
+  maxNewTokens?: number | null;
+  /** Most tokens of prompt and continuation together; `maxNewTokens` wins where both are given. */
+  maxLength?: number | null;
+  /** No end-of-sequence token before this many new tokens. */
+  minNewTokens?: number | null;
+  /** No end-of-sequence token before prompt and continuation have this many tokens. */
+  minLength?: number | null;
+  /** Seconds; ends with `finishReason: 'time'` after the token during which it passes. */
+  maxTime?: number | null;
+  /** Text that ends generation (`finishReason: 'stop'`) and is cut from the result. */
+  stopStrings?: string | readonly string[] | null;
+  /** Draw from the distribution instead of taking its maximum. */
+  doSample?: boolean | null;
+  /** Divides the logits; > 0. Default 1. */
+  temperature?: number | null;
+  /** Keep the k likeliest tokens; 0 keeps all. Default 50, as in Hugging Face. */
+  topK?: number | null;
+  /** Keep the fewest likeliest tokens whose probabilities reach this sum, 0 to 1 (Holtzman et al. 2019). */
+  topP?: number | null;
+  /** Keep tokens at least this fraction as likely as the likeliest, 0 to 1 (Nguyen et al. 2024). */
+  minP?: number | null;
+  /** Keep tokens while the entropy stays under this share of the distribution's, 0 to 1 (Baghaei Potraghloo et al. 2025). */
+  topH?: number | null;
+  /** Locally typical sampling: probability mass to keep, 0 to 1 (Meister et al. 2022). */
+  typicalP?: number | null;
+  /** Drop tokens less likely than this, 0 to 1 (Hewitt et al. 2022). */
+  epsilonCutoff?: number | null;
+  /** Eta sampling's cut-off, 0 to 1 (Hewitt et al. 2022). */
+  etaCutoff?: number | null;
+  /** Divides positive and multiplies negative logits of tokens seen so far, prompt included; > 0 (Keskar et al. 2019). */
+  repetitionPenalty?: number | null;
+  /** No n-gram of this size twice; 0 is off. */
+  noRepeatNgramSize?: number | null;
+  /** Token sequences that may not occur. */
+  badWordsIds?: readonly (readonly number[])[] | null;
+  /** Added to the logit of a sequence's last token after its first ones: `[[ids, bias], ...]`. */
+  sequenceBias?: readonly (readonly [readonly number[], number])[] | null;
+  /** Tokens that are never generated. */
+  suppressTokens?: readonly number[] | null;
+  /** Tokens that may not be the first generated. */
+  beginSuppressTokens?: readonly number[] | null;
+  /** The token forced at `maxLength`. */
+  forcedEosTokenId?: number | readonly number[] | null;
+  /** The token forced first where the sequence so far is one token. */
+  forcedBosTokenId?: number | null;
+  /** `[start, factor]`: after `start` new tokens the end-of-sequence logits grow exponentially. */
+  exponentialDecayLengthPenalty?: readonly [number, number] | null;
+  /** Normalise the processed logits again. */
+  renormalizeLogits?: boolean | null;
+  /** Replace NaN by 0 and infinities by the largest numbers. */
+  removeInvalidValues?: boolean | null;
+  /** The tokens that end a sequence. */
+  eosTokenId?: number | readonly number[] | null;
+  /** Starts the sequence where the prompt has no token at all. */
+  bosTokenId?: number | null;
+  /** Accepted because published configurations have it; nothing is padded here. */
+  padTokenId?: number | null;
+  /** How many continuations of each prompt; needs sampling where it is more than 1. */
+  numReturnSequences?: number | null;
+  /** Only 1 is built. */
+  numBeams?: number | null;
+
+  /** Where the random numbers start: an integer from 0 to 2^53 - 1. Chosen at random, and reported, where it is absent. */
+  seed?: number;
+  /** Report the chosen token's log-probability and those of the n likeliest, in the processed distribution. */
+  logprobs?: number;
+  /** Subtracts this times a token's number of occurrences among the generated (OpenAI's formula). */
+  frequencyPenalty?: number;
+  /** Subtracts this from the logit of every token generated so far (OpenAI's formula). */
+  presencePenalty?: number;
+  /** Added to the logits of single tokens: `{ [id]: bias }`. */
+  logitBias?: Readonly<Record<number, number>> | ReadonlyMap<number, number>;
+  /** Add what the tokenizer puts around a text (a start token, say). Default `true`, for `chat` `false`. */
+  addSpecialTokens?: boolean;
+  /** Leave special tokens out of the text. Default `true`. */
+  skipSpecialTokens?: boolean;
+  /**
+   * What to do with a prompt longer than the model's context: by default a learned position table refuses it and other
+   * models go on. `'left'` (the same as `true`) drops its beginning, `'right'` its end, so that room for `maxNewTokens`,
+   * but at least half of the context, is left to the prompt; a start token added by the tokenizer stays.
+   */
+  truncation?: boolean | 'left' | 'right';
+  /** Keys and values of an earlier call; what the prompt shares with them from its beginning is not computed again. */
+  cache?: Cache;
+  /** Ends generation with `finishReason: 'aborted'` within one token or prefill chunk. */
+  signal?: AbortSignal;
+}
+
+/** What `chat` takes beside `generate`'s options. */
+export interface ChatOptions extends GenerateOptions {
+  /** A Jinja template to use in place of the model's own. */
+  chatTemplate?: string;
+  /** End the prompt where the assistant's turn begins. Default `true`. */
+  addGenerationPrompt?: boolean;
+  /** Tool descriptions, for templates that take them. */
+  tools?: readonly unknown[];
+  /** Documents, for templates that take them. */
+  documents?: readonly unknown[];
+  /** Further variables of the template, such as `{ enable_thinking: false }`. */
+  templateVariables?: Readonly<Record<string, unknown>>;
+}
+
+/** One token as it is generated. */
+export interface Piece {
+  /** What this token adds to the text; empty while UTF-8 is incomplete or a stop string may be beginning. */
+  text: string;
+  tokenId: number;
+  /** Natural logarithm of the token's probability in the processed distribution. */
+  logprob: number;
+  /** Which prompt, or which return sequence: prompt * numReturnSequences + n. */
+  sequence: number;
+  /** Position among the generated tokens. */
+  index: number;
+  /** With `logprobs: n`: the n likeliest tokens, best first. */
+  top?: TokenLogprob[];
+}
+
+export interface TokenLogprob {
+  tokenId: number;
+  logprob: number;
+}
+
+/**
+ * Why a sequence ended: `stop` an end-of-sequence token or a stop string, `length` `maxNewTokens`, `maxLength` or a
+ * learned position table's end, `time` `maxTime`, `aborted` the signal, or the loop over the pieces was left.
+ */
+export type FinishReason = 'stop' | 'length' | 'time' | 'aborted';
+
+/** One generated sequence. */
+export interface GenerateResult {
+  /** The continuation, without the prompt: the pieces' texts joined. */
+  text: string;
+  /** The generated tokens, with the final end-of-sequence token where one was generated. */
+  tokenIds: number[];
+  finishReason: FinishReason;
+  /** Sum of the generated tokens' log-probabilities in the processed distribution. */
+  score: number;
+  /** Tokens of the prompt, after truncation. */
+  promptTokens: number;
+  /** The seed in use; the same one gives the same tokens. */
+  seed: number;
+  /** With `logprobs: n`, one entry a generated token. */
+  logprobs?: (TokenLogprob & { top: TokenLogprob[] })[];
+  /** What a caller should know: the context length was passed, say. */
+  notes?: string[];
+}
+
+/** What `forward` computes on. Each array has one entry a sequence; sequences may differ in length. */
+export interface ForwardInput {
+  /** (T) token ids each; one flat list is one sequence. */
+  inputIds: readonly ArrayLike<number>[] | ArrayLike<number>;
+  /** (T) each: 1 for tokens, 0 for padding. */
+  attentionMask?: readonly ArrayLike<number | boolean>[] | ArrayLike<number | boolean>;
+  /** (T) positions each; by default as Python derives them. */
+  positionIds?: readonly ArrayLike<number>[] | ArrayLike<number>;
+  /** The decoder's tokens, for encoder-decoder models. */
+  decoderInputIds?: readonly ArrayLike<number>[] | ArrayLike<number>;
+}
+
+/** Which attention weights: all, or only some layers and heads. */
+export type AttentionRequest = boolean | { layers?: readonly number[]; heads?: readonly number[] };
+
+export interface ForwardOptions {
+  /** Return attention weights. */
+  attentions?: AttentionRequest;
+  /** Return the hidden states of the embedding and of each layer. */
+  hiddenStates?: boolean;
+  /** Abandons the computation: the promise rejects with the signal's reason. */
+  signal?: AbortSignal;
+}
+
+/** One sequence's forward pass. T counts all its tokens, padding (rows of zeros) included; S is the keys' count. */
+export interface ForwardResult {
+  /** (T, V). */
+  logits: Tensor;
+  /** (T, D) each: the embedding first, then one a layer, the last after the final norm where the model has one. */
+  hiddenStates?: Tensor[];
+  /** (H, T, S), one a requested layer, in the order requested. */
+  attentions?: Tensor[];
+  encoderHiddenStates?: Tensor[];
+  decoderHiddenStates?: Tensor[];
+  encoderAttentions?: Tensor[];
+  decoderAttentions?: Tensor[];
+  crossAttentions?: Tensor[];
+}
+
+/** How likely a text is. */
+export interface Score {
+  tokenIds: number[];
+  /** Log-probability of each token given those before it; NaN for the first. */
+  logprobs: number[];
+  /** exp of minus the mean of `logprobs`, the first left out; NaN for fewer than two tokens. */
+  perplexity: number;
+}
+
+/** Keys and values of a sequence that the caller holds. It belongs to the model that made it. */
+export interface Cache {
+  /** Tokens held. */
+  length(): Promise<number>;
+  /** A second cache with the same content; the memory is shared until either changes. */
+  clone(): Promise<Cache>;
+  /** Keeps the first `length` tokens. */
+  truncate(length: number): Promise<void>;
+  /** Gives the memory back. Harmless when repeated. */
+  dispose(): Promise<void>;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+/** Bytes of wasm memory. */
+export interface Memory {
+  /** Packed weights. */
+  weights: number;
+  /** Activations and scratch. */
+  arena: number;
+  /** Keys and values. */
+  cache: number;
+  /** The whole wasm memory. */
+  total: number;
+}
+
+/** A tokenizer's properties. */
+export interface TokenizerInfo {
+  /** Largest id + 1. */
+  vocabSize: number;
+  specials: {
+    bos: number | null;
+    eos: number | null;
+    pad: number | null;
+    unk: number | null;
+    sep: number | null;
+    cls: number | null;
+    mask: number | null;
+    all: number[];
+  };
+  hasChatTemplate: boolean;
+}
+
+/** What was loaded and how it runs. */
+export interface ModelInfo {
+  /** The source as given: a Hub id, an address, a folder, or `files`. */
+  source: string;
+  /** The Hub's commit, where there is one. */
+  commit?: string;
+  format: string;
+  architecture: string;
+  /** Number of weights. */
+  parameters: number;
+  /** How weights are kept in memory, with the number of weights in each. */
+  dtypes: Partial<Record<Dtype, number>>;
+  /** The dtype of most weights. */
+  dtype: Dtype;
+  layers: number;
+  heads: number;
+  kvHeads: number;
+  hiddenSize: number;
+  vocabSize: number;
+  /** Tokens the model was configured for; 0 where the configuration does not say. */
+  contextLength: number;
+  positions: string;
+  /** Whether `contextLength` is a wall (a learned table) or generation may go on past it. */
+  contextIsWall: boolean;
+  encoderDecoder: boolean;
+  /** Bytes: the weights, the working memory, and the cache of one token. */
+  memory: { weights: number; workspace: number; cachePerToken: number };
+  simd: { level: string; reason: string };
+  threads: { count: number; reason: string };
+  /** Tensors of the file that no part of the model uses. */
+  unusedTensors: string[];
+  /** What went wrong without stopping the load: a full cache (`quota`), say. */
+  warnings: { code: ErrorCode; message: string }[];
+}
+
+/** The result of `gradients`. */
+export interface Gradients {
+  loss: number;
+  gradients: Record<string, Tensor>;
+}
+
+/** What a model is, from its configuration and the headers of its weights. */
+export interface Inspection extends Omit<ModelInfo, 'memory' | 'warnings' | 'simd' | 'threads'> {
+  /** Bytes of its weights' files. */
+  fileBytes: number;
+  /** Bytes by dtype of the weights in memory, and whether they fit. */
+  memory: Record<Dtype, { weights: number; workspace: number; cachePerToken: number; fits: boolean }>;
+}
+
+/** One kept file. */
+export interface CachedFile {
+  /** The Hub id or address it came from. */
+  id: string;
+  revision?: string;
+  commit?: string;
+  file: string;
+  /** Bytes. */
+  size: number;
+  location: string;
+}
+
+/** The options of `generate` that change logits, and how many of the given ids are the prompt's. */
+export interface ProcessLogitsOptions
+  extends Pick<
+    GenerateOptions,
+    | 'maxLength'
+    | 'maxNewTokens'
+    | 'minLength'
+    | 'minNewTokens'
+    | 'eosTokenId'
+    | 'doSample'
+    | 'temperature'
+    | 'topK'
+    | 'topP'
+    | 'minP'
+    | 'topH'
+    | 'typicalP'
+    | 'epsilonCutoff'
+    | 'etaCutoff'
+    | 'repetitionPenalty'
+    | 'noRepeatNgramSize'
+    | 'badWordsIds'
+    | 'sequenceBias'
+    | 'suppressTokens'
+    | 'beginSuppressTokens'
+    | 'forcedBosTokenId'
+    | 'forcedEosTokenId'
+    | 'exponentialDecayLengthPenalty'
+    | 'renormalizeLogits'
+    | 'removeInvalidValues'
+    | 'frequencyPenalty'
+    | 'presencePenalty'
+    | 'logitBias'
+  > {
+  promptLength?: number;
+}
