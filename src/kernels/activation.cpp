@@ -75,14 +75,22 @@ struct Sigmoid {
 template <class Use>
 void with(Activation a, Use use) {
   switch (a) {
-    case Activation::kIdentity: return use(Identity());
-    case Activation::kRelu: return use(Relu());
-    case Activation::kGelu: return use(Gelu());
-    case Activation::kGeluTanh: return use(GeluTanh());
-    case Activation::kQuickGelu: return use(QuickGelu());
-    case Activation::kSilu: return use(Silu());
-    case Activation::kTanh: return use(Tanh());
-    case Activation::kSigmoid: return use(Sigmoid());
+    case Activation::kIdentity:
+      return use(Identity());
+    case Activation::kRelu:
+      return use(Relu());
+    case Activation::kGelu:
+      return use(Gelu());
+    case Activation::kGeluTanh:
+      return use(GeluTanh());
+    case Activation::kQuickGelu:
+      return use(QuickGelu());
+    case Activation::kSilu:
+      return use(Silu());
+    case Activation::kTanh:
+      return use(Tanh());
+    case Activation::kSigmoid:
+      return use(Sigmoid());
   }
 }
 
@@ -93,9 +101,7 @@ void activate(Activation a, const float* x, float* y, size_t n) {
 }
 
 void activate_backward(Activation a, const float* x, const float* dy, float* dx, size_t n) {
-  with(a, [=](auto f) {
-    each(n, [=](auto at) { at.put(dx, mul_add(at.get(dy), f.slope(at.get(x)), at.get(dx))); });
-  });
+  with(a, [=](auto f) { each(n, [=](auto at) { at.put(dx, mul_add(at.get(dy), f.slope(at.get(x)), at.get(dx))); }); });
 }
 
 void gated(Activation a, const float* gate, const float* up, float* y, size_t n) {

@@ -50,8 +50,8 @@ void mask_scores(const AttentionMask& mask, size_t h, size_t t, size_t number, S
 
 size_t block_floats(const AttentionShape& shape) { return shape.Hk * kBlock * (shape.Dk + shape.Dv); }
 
-void write_block(const AttentionShape& shape, float* block, size_t offset, size_t count, const float* k, size_t k_stride,
-                 const float* v, size_t v_stride) {
+void write_block(const AttentionShape& shape, float* block, size_t offset, size_t count, const float* k, size_t k_stride, const float* v,
+                 size_t v_stride) {
   float* values = block + shape.Hk * shape.Dk * kBlock;
   for (size_t i = 0; i < count; ++i, k += k_stride, v += v_stride) {
     for (size_t d = 0; d < shape.Hk * shape.Dk; ++d) block[d * kBlock + offset + i] = k[d];
@@ -87,10 +87,10 @@ void attention(const AttentionShape& shape, const AttentionMask& mask, const flo
         float change[simd::kLanes];
         simd::store(change, simd::exp(simd::splat(most - shift)));
         sum = sum * change[0] + total(kBlock, [&](auto at) {
-          const F32 e = simd::exp(at.get(score) - simd::splat(shift));
-          at.put(score, e);
-          return e;
-        });
+                const F32 e = simd::exp(at.get(score) - simd::splat(shift));
+                at.put(score, e);
+                return e;
+              });
         scale(result, change[0], result, shape.Dv);
         most = now;
         const float* values = block + shape.Hk * shape.Dk * kBlock + h / group * kBlock * shape.Dv;
@@ -104,9 +104,9 @@ void attention(const AttentionShape& shape, const AttentionMask& mask, const flo
   }
 }
 
-void attention_weights(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T,
-                       size_t q_begin, const float* const* blocks, size_t first_block, size_t S, size_t head_begin,
-                       size_t head_end, float* weights, float* scores, float* scratch) {
+void attention_weights(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T, size_t q_begin,
+                       const float* const* blocks, size_t first_block, size_t S, size_t head_begin, size_t head_end, float* weights,
+                       float* scores, float* scratch) {
   static_cast<void>(scratch);
   const size_t group = shape.H / shape.Hk;
   for (size_t h = head_begin; h < head_end; ++h) {
@@ -132,9 +132,9 @@ size_t attention_exact_scratch(const AttentionShape& shape, size_t T, size_t S) 
   return T * S + std::max({gemm_scratch(T, S, D), gemm_scratch(T, D, S), gemm_scratch(S, D, T)});
 }
 
-void attention_forward_exact(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride,
-                             const float* k, size_t k_stride, const float* v, size_t v_stride, size_t T, size_t S, float* weights,
-                             float* out, size_t out_stride, float* scratch) {
+void attention_forward_exact(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, const float* k,
+                             size_t k_stride, const float* v, size_t v_stride, size_t T, size_t S, float* weights, float* out,
+                             size_t out_stride, float* scratch) {
   const size_t group = shape.H / shape.Hk;
   for (size_t h = 0; h < shape.H; ++h, weights += T * S) {
     gemm(false, true, T, S, shape.Dk, q + h * shape.Dk, q_stride, k + h / group * shape.Dk, k_stride, false, weights, S, scratch);
@@ -150,15 +150,14 @@ void attention_forward_exact(const AttentionShape& shape, const AttentionMask& m
       }
     }
     softmax(weights, weights, T, S);
-    gemm(false, false, T, shape.Dv, S, weights, S, v + h / group * shape.Dv, v_stride, false, out + h * shape.Dv, out_stride,
-         scratch);
+    gemm(false, false, T, shape.Dv, S, weights, S, v + h / group * shape.Dv, v_stride, false, out + h * shape.Dv, out_stride, scratch);
   }
 }
 
 void attention_backward(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, const float* k,
-                        size_t k_stride, const float* v, size_t v_stride, const float* weights, const float* dout,
-                        size_t dout_stride, float* dq, size_t dq_stride, float* dk, size_t dk_stride, float* dv, size_t dv_stride,
-                        size_t T, size_t S, float* scratch) {
+                        size_t k_stride, const float* v, size_t v_stride, const float* weights, const float* dout, size_t dout_stride,
+                        float* dq, size_t dq_stride, float* dk, size_t dk_stride, float* dv, size_t dv_stride, size_t T, size_t S,
+                        float* scratch) {
   const size_t group = shape.H / shape.Hk, Dk = shape.Dk, Dv = shape.Dv;
   float* ds = scratch;  // (T, S)
   float* rest = scratch + T * S;

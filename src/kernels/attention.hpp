@@ -27,8 +27,8 @@ struct AttentionMask {
 size_t block_floats(const AttentionShape& shape);
 
 // Positions offset..offset+count of a block. k (count, Hk * Dk) and v (count, Hk * Dv), with strides in floats.
-void write_block(const AttentionShape& shape, float* block, size_t offset, size_t count, const float* k, size_t k_stride,
-                 const float* v, size_t v_stride);
+void write_block(const AttentionShape& shape, float* block, size_t offset, size_t count, const float* k, size_t k_stride, const float* v,
+                 size_t v_stride);
 
 // q (T, H * Dk): query t stands at position q_begin + t. Keys are positions 0..S-1; position j lies in
 // blocks[j / kBlock - first_block]: earlier blocks, wholly behind the window, may be gone. out (T, H * Dv).
@@ -40,20 +40,20 @@ size_t attention_scratch(const AttentionShape& shape, size_t T, size_t S);  // f
 
 // The same attention's weights (softmax) and masked scores, exactly, for looking inside: heads [head_begin, head_end) as
 // (head_end - head_begin, T, S), either may be null. Hidden keys have weight 0 and score -inf.
-void attention_weights(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T,
-                       size_t q_begin, const float* const* blocks, size_t first_block, size_t S, size_t head_begin,
-                       size_t head_end, float* weights, float* scores, float* scratch);
+void attention_weights(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T, size_t q_begin,
+                       const float* const* blocks, size_t first_block, size_t S, size_t head_begin, size_t head_end, float* weights,
+                       float* scores, float* scratch);
 
 // Training, one sequence: q (T, H * Dk), k (S, Hk * Dk), v (S, Hk * Dv), strides in floats; query t stands at position t.
 // weights (H, T, S) is kept for the backward; out (T, H * Dv).
-void attention_forward_exact(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride,
-                             const float* k, size_t k_stride, const float* v, size_t v_stride, size_t T, size_t S, float* weights,
-                             float* out, size_t out_stride, float* scratch);
+void attention_forward_exact(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, const float* k,
+                             size_t k_stride, const float* v, size_t v_stride, size_t T, size_t S, float* weights, float* out,
+                             size_t out_stride, float* scratch);
 // dq, dk, dv are added to; each has the shape and stride of its tensor. Of the mask only the scale matters.
 void attention_backward(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, const float* k,
-                        size_t k_stride, const float* v, size_t v_stride, const float* weights, const float* dout,
-                        size_t dout_stride, float* dq, size_t dq_stride, float* dk, size_t dk_stride, float* dv, size_t dv_stride,
-                        size_t T, size_t S, float* scratch);
+                        size_t k_stride, const float* v, size_t v_stride, const float* weights, const float* dout, size_t dout_stride,
+                        float* dq, size_t dq_stride, float* dk, size_t dk_stride, float* dv, size_t dv_stride, size_t T, size_t S,
+                        float* scratch);
 size_t attention_exact_scratch(const AttentionShape& shape, size_t T, size_t S);  // floats; for forward and backward
 
 }  // namespace wf::kernels

@@ -5,12 +5,12 @@
 
 namespace wf::kernels {
 
-void add(const float* x, const float* y, float* out, size_t n);       // out = x + y; out may be x or y
-void multiply(const float* x, const float* y, float* out, size_t n);  // out = x y; out may be x or y
+void add(const float* x, const float* y, float* out, size_t n);           // out = x + y; out may be x or y
+void multiply(const float* x, const float* y, float* out, size_t n);      // out = x y; out may be x or y
 void multiply_add(const float* x, const float* y, float* out, size_t n);  // out += x y
-void scale(const float* x, float a, float* y, size_t n);              // y = a x; y may be x
-void axpy(float a, const float* x, float* y, size_t n);               // y += a x
-float dot(const float* x, const float* y, size_t n);                  // sum of x y
+void scale(const float* x, float a, float* y, size_t n);                  // y = a x; y may be x
+void axpy(float a, const float* x, float* y, size_t n);                   // y += a x
+float dot(const float* x, const float* y, size_t n);                      // sum of x y
 
 void add_bias(const float* x, const float* bias, float* y, size_t rows, size_t cols);  // y (rows, cols) = x + bias (cols); y may be x
 void add_rows_backward(const float* dy, float* dbias, size_t rows, size_t cols);       // dbias (cols) += sum over rows of dy (rows, cols)

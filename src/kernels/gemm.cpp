@@ -19,8 +19,8 @@ size_t gemm_scratch(size_t M, size_t N, size_t K) {
   return run * (columns + std::min(M, kRows));
 }
 
-void gemm(bool trans_a, bool trans_b, size_t M, size_t N, size_t K, const float* A, size_t lda, const float* B, size_t ldb,
-          bool accumulate, float* C, size_t ldc, float* scratch) {
+void gemm(bool trans_a, bool trans_b, size_t M, size_t N, size_t K, const float* A, size_t lda, const float* B, size_t ldb, bool accumulate,
+          float* C, size_t ldc, float* scratch) {
   if (!accumulate) {
     for (size_t m = 0; m < M; ++m) std::memset(C + m * ldc, 0, N * sizeof(float));
   }
@@ -28,8 +28,8 @@ void gemm(bool trans_a, bool trans_b, size_t M, size_t N, size_t K, const float*
     const size_t columns = std::min(kGroup, N - n0), panels = panel_count(columns);
     for (size_t k0 = 0; k0 < K; k0 += kRun) {
       const size_t run = std::min(kRun, K - k0);
-      float* packed_b = scratch;                              // (panels, run, kPanel)
-      float* packed_a = scratch + panels * run * kPanel;      // (rows, run)
+      float* packed_b = scratch;                          // (panels, run, kPanel)
+      float* packed_a = scratch + panels * run * kPanel;  // (rows, run)
       for (size_t p = 0; p < panels; ++p) {
         const size_t n = n0 + p * kPanel, width = std::min(kPanel, N - n);
         float* out = packed_b + p * run * kPanel;

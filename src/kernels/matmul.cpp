@@ -13,13 +13,13 @@ size_t matmul_scratch(DType store, size_t M, size_t D, size_t F) {
   return store == DType::kF32 || M == 1 ? 0 : kRun * kPanel;
 }
 
-void matmul(const float* x, size_t x_stride, DType store, const void* panels, const float* bias, float* y, size_t y_stride,
-            size_t M, size_t D, size_t F, float* scratch) {
+void matmul(const float* x, size_t x_stride, DType store, const void* panels, const float* bias, float* y, size_t y_stride, size_t M,
+            size_t D, size_t F, float* scratch) {
   matmul(x, x_stride, store, panels, bias, y, y_stride, M, D, F, 0, panel_count(F), scratch);
 }
 
-void matmul(const float* x, size_t x_stride, DType store, const void* panels, const float* bias, float* y, size_t y_stride,
-            size_t M, size_t D, size_t F, size_t panel_begin, size_t panel_end, float* scratch) {
+void matmul(const float* x, size_t x_stride, DType store, const void* panels, const float* bias, float* y, size_t y_stride, size_t M,
+            size_t D, size_t F, size_t panel_begin, size_t panel_end, float* scratch) {
   const float* wide = static_cast<const float*>(panels);
   const uint16_t* half = static_cast<const uint16_t*>(panels);
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {

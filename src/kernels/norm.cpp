@@ -21,10 +21,12 @@ Statistics statistics(const float* x, size_t cols, float eps) {
   const float n = static_cast<float>(cols);
   const F32 mean = splat(total(cols, [=](auto at) { return at.get(x); }) / n);
   const F32 rest = splat(total(cols, [=](auto at) { return at.get(x) - mean; }) / n);
-  const float variance = total(cols, [=](auto at) {
-    const F32 d = (at.get(x) - mean) - rest;
-    return d * d;
-  }) / n;
+  const float variance = total(cols,
+                               [=](auto at) {
+                                 const F32 d = (at.get(x) - mean) - rest;
+                                 return d * d;
+                               }) /
+                         n;
   return {mean, rest, splat(1.0f / std::sqrt(variance + eps))};
 }
 
@@ -47,8 +49,8 @@ void layer_norm(const float* x, const float* weight, const float* bias, float* y
   }
 }
 
-void layer_norm_backward(const float* x, const float* weight, const float* dy, float* dx, float* dweight, float* dbias,
-                         size_t rows, size_t cols, float eps) {
+void layer_norm_backward(const float* x, const float* weight, const float* dy, float* dx, float* dweight, float* dbias, size_t rows,
+                         size_t cols, float eps) {
   const float n = static_cast<float>(cols);
   for (size_t r = 0; r < rows; ++r, x += cols, dy += cols, dx += cols) {
     const Statistics normal = statistics(x, cols, eps);
@@ -75,8 +77,8 @@ void rms_norm(const float* x, const float* weight, float offset, float* y, size_
   }
 }
 
-void rms_norm_backward(const float* x, const float* weight, float offset, const float* dy, float* dx, float* dweight,
-                       size_t rows, size_t cols, float eps) {
+void rms_norm_backward(const float* x, const float* weight, float offset, const float* dy, float* dx, float* dweight, size_t rows,
+                       size_t cols, float eps) {
   for (size_t r = 0; r < rows; ++r, x += cols, dy += cols, dx += cols) {
     const F32 factor = splat(root_mean_square_inverse(x, cols, eps));
     const auto slope = [=](auto at) { return weight ? at.get(dy) * (at.get(weight) + splat(offset)) : at.get(dy); };

@@ -75,8 +75,8 @@ void pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t
   }
 }
 
-void pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_t count, size_t row, size_t rows,
-                  const void* src, DType src_dtype) {
+void pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_t count, size_t row, size_t rows, const void* src,
+                  DType src_dtype) {
   static_cast<void>(F);
   for (size_t i = 0; i < count; ++i) {
     for (size_t j = 0; j < rows; ++j) write(store, panels, place(D, row + j, k + i), src, src_dtype, i * rows + j);

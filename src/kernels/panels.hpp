@@ -21,8 +21,8 @@ size_t panel_bytes(DType store, size_t F, size_t D);
 void pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t count, const void* src, DType src_dtype);
 
 // src (count, rows), row-major: element [i][j] becomes W[row + j][k + i]. For weights stored as (D, F), GPT-2's for example.
-void pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_t count, size_t row, size_t rows,
-                  const void* src, DType src_dtype);
+void pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_t count, size_t row, size_t rows, const void* src,
+                  DType src_dtype);
 
 // Row `row` of W, widened: out (D).
 void unpack_row(DType store, const void* panels, size_t F, size_t D, size_t row, float* out);

@@ -116,7 +116,7 @@ inline F32 tanh(F32 x) {
   p = mul_add(p, z, splat(-3.33332819422e-1f));
   const F32 small = mul_add(p * z, x, x);
   const F32 large = splat(1.0f) - splat(2.0f) / (exp(a + a) + splat(1.0f));
-  return select(a < splat(0.625f), small, copy_sign(large, x));
+  return copy_sign(select(a < splat(0.625f), small, large), x);
 }
 
 // 1 / (1 + e^-x)

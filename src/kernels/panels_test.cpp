@@ -1,0 +1,157 @@
+#include "kernels/panels.hpp"
+
+#include <catch_amalgamated.hpp>
+
+#include "core/buffer.hpp"
+#include "kernels/testing.hpp"
+
+namespace wf::kernels {
+namespace {
+
+using namespace testing;
+
+constexpr DType kAll[] = {DType::kF32, DType::kF16, DType::kBF16};
+
+// `values` as a file would hold them, one byte off every alignment.
+std::vector<unsigned char> file_of(const std::vector<float>& values, DType dtype) {
+  std::vector<unsigned char> bytes(1 + values.size() * size_of(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint16_t half = dtype == DType::kF32 ? uint16_t{0} : narrow(dtype, values[i]);
+    std::memcpy(bytes.data() + 1 + i * size_of(dtype), dtype == DType::kF32 ? static_cast<const void*>(&values[i]) : &half, size_of(dtype));
+  }
+  return bytes;
+}
+
+// What is left of a value stored as `a`, then as `b`.
+float stored(float value, DType a, DType b) {
+  if (a != DType::kF32) value = widen(a, narrow(a, value));
+  if (b != DType::kF32) value = widen(b, narrow(b, value));
+  return value;
+}
+
+TEST_CASE("Narrowing rounds to nearest, ties to even", "[kernels][panels]") {
+  struct Case {
+    float value;
+    uint16_t half, brain;
+  };
+  const Case cases[] = {
+      {0.0f, 0x0000, 0x0000},
+      {-0.0f, 0x8000, 0x8000},
+      {1.0f, 0x3c00, 0x3f80},
+      {-2.0f, 0xc000, 0xc000},
+      {1.0f + 0x1p-11f, 0x3c00, 0x3f80},             // halfway for f16: to even
+      {1.0f + 0x1p-11f + 0x1p-20f, 0x3c01, 0x3f80},  // above
+      {1.0f + 0x3p-11f, 0x3c02, 0x3f80},             // halfway: to even, upwards
+      {1.0f + 0x1p-8f, 0x3c04, 0x3f80},              // halfway for bf16
+      {1.0f + 0x3p-8f, 0x3c0c, 0x3f82},
+      {65504.0f, 0x7bff, 0x4780},
+      {65519.996f, 0x7bff, 0x4780},
+      {65520.0f, 0x7c00, 0x4780},
+      {-1e30f, 0xfc00, 0xf14a},
+      {0x1p-14f, 0x0400, 0x3880},
+      {0x1p-24f, 0x0001, 0x3380},
+      {0x1p-25f, 0x0000, 0x3300},  // halfway to the smallest: to even, zero
+      {0x1.8p-25f, 0x0001, 0x3340},
+      {0x3p-25f, 0x0002, 0x33c0},  // halfway between 1 and 2 steps
+      {-0x1.ff8p-15f, 0x83ff, 0xb880},
+      {-0x1.ffcp-15f, 0x8400, 0xb880},  // halfway between the largest subnormal and the smallest normal
+      {0x1.fffp-15f, 0x0400, 0x3880},   // rounds up to a normal number
+      {kInf, 0x7c00, 0x7f80},
+      {-kInf, 0xfc00, 0xff80},
+      {3.4028235e38f, 0x7c00, 0x7f80},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.value);
+    CHECK(narrow(DType::kF16, c.value) == c.half);
+    CHECK(narrow(DType::kBF16, c.value) == c.brain);
+  }
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    CHECK(std::isnan(widen(dtype, narrow(dtype, kNaN))));
+    CHECK(std::isnan(widen(dtype, narrow(dtype, std::bit_cast<float>(0x7f800001u)))));
+    size_t wrong = 0;
+    for (uint32_t bits = 0; bits < 65536; ++bits) {
+      const float wide = widen(dtype, static_cast<uint16_t>(bits));
+      if (!std::isnan(wide)) wrong += narrow(dtype, wide) != bits;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("Conversion of every length", "[kernels][panels]") {
+  for (const DType dtype : kAll) {
+    for (size_t n = 1; n <= 2 * kLongest; ++n) {
+      const std::vector<float> values = normals(n, n, 100.0f);
+      const auto bytes = file_of(values, dtype);
+      for (size_t skew = 0; skew < 4; ++skew) {
+        Row out(n, skew);
+        convert(bytes.data() + 1, dtype, out.data(), n);
+        size_t wrong = 0;
+        for (size_t i = 0; i < n; ++i) wrong += out[i] != stored(values[i], dtype, DType::kF32);
+        CHECK((wrong == 0 && out.intact()));
+      }
+    }
+  }
+}
+
+TEST_CASE("Packing by slabs of rows or of columns, and reading rows back", "[kernels][panels]") {
+  for (const DType store : kAll) {
+    for (const DType from : kAll) {
+      for (const size_t F : {1, 3, 15, 16, 17, 40}) {
+        for (const size_t D : {1, 2, 5, 16, 33}) {
+          const std::vector<float> W = normals(F * D, F * 100 + D);
+          std::vector<float> transposed(F * D);
+          for (size_t f = 0; f < F; ++f) {
+            for (size_t k = 0; k < D; ++k) transposed[k * F + f] = W[f * D + k];
+          }
+          const auto rows = file_of(W, from), columns = file_of(transposed, from);
+          const size_t bytes = panel_bytes(store, F, D), size = size_of(from);
+          REQUIRE(bytes == (F + 15) / 16 * 16 * D * size_of(store));
+          Buffer whole(bytes, "test"), slabs(bytes, "test"), turned(bytes, "test"), turned_slabs(bytes, "test");
+          pack_rows(store, whole.data(), F, D, 0, F, rows.data() + 1, from);
+          for (size_t f = 0; f < F; f += 7) {
+            pack_rows(store, slabs.data(), F, D, f, std::min<size_t>(7, F - f), rows.data() + 1 + f * D * size, from);
+          }
+          pack_columns(store, turned.data(), F, D, 0, D, 0, F, columns.data() + 1, from);
+          // A fused (D, 2 F) file would give each part its own rows; here two parts of one matrix, three inputs at a time.
+          const size_t split = F / 2;
+          for (size_t k = 0; k < D; k += 3) {
+            const size_t count = std::min<size_t>(3, D - k);
+            for (const auto& [begin, end] : {std::pair{size_t{0}, split}, std::pair{split, F}}) {
+              if (begin == end) continue;
+              std::vector<float> part;
+              for (size_t i = 0; i < count; ++i) part.insert(part.end(), &transposed[(k + i) * F] + begin, &transposed[(k + i) * F] + end);
+              const auto bytes_of_part = file_of(part, from);
+              pack_columns(store, turned_slabs.data(), F, D, k, count, begin, end - begin, bytes_of_part.data() + 1, from);
+            }
+          }
+          CHECK(std::memcmp(whole.data(), slabs.data(), bytes) == 0);
+          CHECK(std::memcmp(whole.data(), turned.data(), bytes) == 0);
+          CHECK(std::memcmp(whole.data(), turned_slabs.data(), bytes) == 0);
+          size_t wrong = 0;
+          for (size_t f = 0; f < F; ++f) {
+            Row out(D, f % 4);
+            unpack_row(store, whole.data(), F, D, f, out.data());
+            for (size_t k = 0; k < D; ++k) wrong += out[k] != stored(W[f * D + k], from, store);
+            wrong += !out.intact();
+          }
+          CHECK(wrong == 0);
+          // The layout itself, and zeros where the last panel has no row.
+          const auto element = [&](size_t i) {
+            if (store == DType::kF32) return static_cast<const float*>(whole.data())[i];
+            return widen(store, static_cast<const uint16_t*>(whole.data())[i]);
+          };
+          for (size_t f = 0; f < (F + 15) / 16 * 16; ++f) {
+            for (size_t k = 0; k < D; ++k) {
+              const float value = element((f / 16 * D + k) * 16 + f % 16);
+              wrong += f < F ? value != stored(W[f * D + k], from, store) : value != 0.0f;
+            }
+          }
+          CHECK(wrong == 0);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace wf::kernels

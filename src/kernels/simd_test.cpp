@@ -1,0 +1,155 @@
+#include "kernels/simd.hpp"
+
+#include <array>
+#include <catch_amalgamated.hpp>
+
+#include "kernels/panels.hpp"
+#include "kernels/testing.hpp"
+
+namespace wf::kernels {
+namespace {
+
+using namespace testing;
+
+using Function = simd::F32 (*)(simd::F32);
+
+float one(Function f, float x) {
+  float lanes[simd::kLanes];
+  simd::store(lanes, f(simd::splat(x)));
+  return lanes[0];
+}
+
+struct Worst {
+  double error = 0;
+  float at = 0;
+};
+
+// Every `stride`-th float between two bit patterns, both signs.
+Worst worst(Function f, double (*exact)(double), float low, float high, uint32_t stride = 1009) {
+  Worst found;
+  for (uint32_t bits = std::bit_cast<uint32_t>(low); bits <= std::bit_cast<uint32_t>(high); bits += stride) {
+    const float x = std::bit_cast<float>(bits);
+    for (const float v : {x, -x}) {
+      const double error = ulps(one(f, v), exact(static_cast<double>(v)));
+      if (error > found.error) found = {error, v};
+    }
+  }
+  return found;
+}
+
+double exact_exp(double x) { return std::exp(x); }
+double exact_tanh(double x) { return std::tanh(x); }
+double exact_erf(double x) { return std::erf(x); }
+double exact_sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+simd::F32 fast_exp(simd::F32 x) { return simd::exp(x); }
+simd::F32 fast_tanh(simd::F32 x) { return simd::tanh(x); }
+simd::F32 fast_erf(simd::F32 x) { return simd::erf(x); }
+simd::F32 fast_sigmoid(simd::F32 x) { return simd::sigmoid(x); }
+
+TEST_CASE("exp, tanh, erf and sigmoid keep their last places", "[kernels][simd]") {
+  const Worst e = worst(fast_exp, exact_exp, 0.0f, 110.0f), t = worst(fast_tanh, exact_tanh, 0.0f, 20.0f);
+  const Worst r = worst(fast_erf, exact_erf, 0.0f, 8.0f), s = worst(fast_sigmoid, exact_sigmoid, 0.0f, 80.0f);
+  CAPTURE(e.error, e.at, t.error, t.at, r.error, r.at, s.error, s.at);
+  CHECK(e.error <= 1.0);
+  CHECK(t.error <= 2.0);
+  CHECK(r.error <= 2.0);
+  CHECK(s.error <= 2.5);
+}
+
+TEST_CASE("exp, tanh and erf at the ends of their range", "[kernels][simd]") {
+  CHECK(one(fast_exp, 0.0f) == 1.0f);
+  CHECK(one(fast_exp, kInf) == kInf);
+  CHECK(one(fast_exp, -kInf) == 0.0f);
+  CHECK(one(fast_exp, 1e30f) == kInf);
+  CHECK(one(fast_exp, -1e30f) == 0.0f);
+  CHECK(one(fast_exp, 88.7228317f) == std::exp(88.7228317f));  // the largest with a finite result
+  CHECK(one(fast_exp, -103.97208f) == std::numeric_limits<float>::denorm_min());
+  CHECK(std::isnan(one(fast_exp, kNaN)));
+  for (const Function f : {fast_tanh, fast_erf}) {
+    CHECK(one(f, kInf) == 1.0f);
+    CHECK(one(f, -kInf) == -1.0f);
+    CHECK(one(f, 1e30f) == 1.0f);
+    CHECK(std::isnan(one(f, kNaN)));
+    CHECK(std::signbit(one(f, -0.0f)));
+    CHECK(one(f, -0.0f) == 0.0f);
+  }
+  CHECK(one(fast_sigmoid, -kInf) == 0.0f);
+  CHECK(one(fast_sigmoid, kInf) == 1.0f);
+}
+
+TEST_CASE("A lane does not depend on its neighbours", "[kernels][simd]") {
+  const std::vector<float> values = normals(64, 7, 3.0f);
+  for (const Function f : {fast_exp, fast_tanh, fast_erf, fast_sigmoid}) {
+    for (size_t i = 0; i < values.size(); i += 4) {
+      float lanes[4];
+      simd::store(lanes, f(simd::load(&values[i])));
+      for (size_t l = 0; l < 4; ++l) {
+        const float alone = one(f, values[i + l]);
+        CHECK(same_bits(&lanes[l], &alone, 1));
+      }
+    }
+  }
+}
+
+TEST_CASE("Parts of a vector", "[kernels][simd]") {
+  for (size_t n = 1; n < simd::kLanes; ++n) {
+    Row x(normals(n, n));
+    float lanes[4];
+    simd::store(lanes, simd::load_part(x.data(), n, 9.0f));
+    for (size_t i = 0; i < 4; ++i) CHECK(lanes[i] == (i < n ? x[i] : 9.0f));
+    Row y(n);
+    simd::store_part(y.data(), simd::load(lanes), n);
+    CHECK(y.values() == x.values());
+  }
+}
+
+TEST_CASE("Lanes are summed, compared and moved as said", "[kernels][simd]") {
+  const float a[4] = {1, 2, 3, 4}, b[4] = {5, 6, 7, 8}, order[4] = {1e8f, 1.0f, -1e8f, 0.5f};
+  CHECK(simd::sum(simd::load(order)) == 1.5f);  // (1e8 - 1e8) + (1 + 0.5)
+  CHECK(simd::maximum(simd::load(b)) == 8.0f);
+  const auto lanes = [](simd::F32 v) {
+    std::array<float, 4> out;
+    simd::store(out.data(), v);
+    return out;
+  };
+  CHECK(lanes(simd::interleave_low(simd::load(a), simd::load(b))) == std::array<float, 4>{1, 5, 2, 6});
+  CHECK(lanes(simd::interleave_high(simd::load(a), simd::load(b))) == std::array<float, 4>{3, 7, 4, 8});
+  CHECK(lanes(simd::even_lanes(simd::load(a), simd::load(b))) == std::array<float, 4>{1, 3, 5, 7});
+  CHECK(lanes(simd::odd_lanes(simd::load(a), simd::load(b))) == std::array<float, 4>{2, 4, 6, 8});
+  CHECK(lanes(simd::copy_sign(simd::load(a), simd::splat(-0.0f))) == std::array<float, 4>{-1, -2, -3, -4});
+  CHECK(lanes(simd::min(simd::load(a), simd::splat(2.5f))) == std::array<float, 4>{1, 2, 2.5, 2.5});
+  CHECK(lanes(simd::max(simd::load(a), simd::splat(2.5f))) == std::array<float, 4>{2.5, 2.5, 3, 4});
+}
+
+// f16 by its definition: (-1)^s 2^(e - 15) (1 + f / 1024), 2^-14 f / 1024 for e = 0.
+double f16_value(uint16_t h) {
+  const int e = h >> 10 & 31, f = h & 1023;
+  const double magnitude = e == 31 ? (f ? std::nan("") : HUGE_VAL) : e == 0 ? std::ldexp(f, -24) : std::ldexp(1024 + f, e - 25);
+  return h & 0x8000 ? -magnitude : magnitude;
+}
+
+TEST_CASE("All 65536 numbers of f16 and bf16 are widened exactly, by vectors and one by one", "[kernels][simd]") {
+  size_t wrong = 0;
+  for (uint32_t h = 0; h < 65536; h += 8) {
+    uint16_t in[8];
+    for (uint32_t i = 0; i < 8; ++i) in[i] = static_cast<uint16_t>(h + i);
+    float half[8], brain[8];
+    const simd::Pair p = simd::widen_f16(in), q = simd::widen_bf16(in);
+    simd::store(half, p.low), simd::store(half + 4, p.high);
+    simd::store(brain, q.low), simd::store(brain + 4, q.high);
+    for (uint32_t i = 0; i < 8; ++i) {
+      const double exact = f16_value(in[i]);
+      const float scalar = widen(DType::kF16, in[i]), brain_scalar = widen(DType::kBF16, in[i]);
+      wrong += std::isnan(exact) ? !std::isnan(half[i]) : static_cast<double>(half[i]) != exact;
+      wrong += std::signbit(half[i]) != (in[i] >> 15 != 0);
+      wrong += !same_bits(&half[i], &scalar, 1);
+      wrong += std::bit_cast<uint32_t>(brain[i]) != (h + i) << 16;
+      wrong += !same_bits(&brain[i], &brain_scalar, 1);
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+}  // namespace wf::kernels
