@@ -137,6 +137,11 @@ async function patchPrograms(target) {
     ['--set-interpreter', join(libraries, loader), '--force-rpath', '--set-rpath', `${libraries}:${join(llvm, 'lib')}`, ...elf],
     { quiet: true },
   );
+  // LLVM's libraries carry a search path of their own, which would let their dependencies be looked for in the system's folders.
+  const shared = readdirSync(libraries)
+    .filter((name) => /^lib(LLVM|clang)/.test(name))
+    .map((name) => realpathSync(join(libraries, name)));
+  await run('patchelf', ['--force-rpath', '--set-rpath', libraries, ...new Set(shared)], { quiet: true });
   const emscripten = join(target, 'usr/share/emscripten');
   writeFileSync(
     join(emscripten, '.emscripten'),
