@@ -479,15 +479,32 @@ function randomSeed(): number {
   return crypto.getRandomValues(new Uint32Array(1))[0];
 }
 
-/** The names and expected values of every option that is built: what the command line offers. */
-export function describeOptions(): { load: Record<string, string>; generate: Record<string, string> } {
-  const words = (kinds: Record<string, Kind>) => Object.fromEntries(Object.entries(kinds).map(([name, { expected }]) => [name, expected]));
-  const generate = Object.fromEntries(
-    Object.entries(generationOptions)
-      .filter(([, option]) => !option.inert)
-      .map(([name, option]) => [name, option.kind]),
-  );
-  return { load: words(loadOptions), generate: words({ ...generate, ...callOptions }) };
+/** One option for people who type: what it takes, and how to read that. */
+export interface OptionWords {
+  expected: string;
+  type: 'text' | 'switch' | 'list' | 'value';
+}
+
+/** Every option that is built and can be typed: what the command line offers. */
+export function describeOptions(): { load: Record<string, OptionWords>; generate: Record<string, OptionWords> } {
+  const texts: Kind[] = [string, address, loadOptions.dtype, loadOptions.cacheDir, generationOptions.stopStrings.kind];
+  const typeOf = (kind: Kind): OptionWords['type'] =>
+    kind === boolean ? 'switch' : kind === ids ? 'list' : texts.includes(kind) ? 'text' : 'value';
+  const typed = (kinds: [string, Kind][]) =>
+    Object.fromEntries(
+      kinds
+        .filter(([, kind]) => ![callback, signal, object].includes(kind))
+        .map(([name, kind]): [string, OptionWords] => [name, { expected: kind.expected, type: typeOf(kind) }]),
+    );
+  const built = Object.entries(generationOptions).filter(([, option]) => !option.inert);
+  return {
+    load: typed(Object.entries(loadOptions)),
+    generate: typed([
+      ...built.map(([name, option]): [string, Kind] => [name, option.kind]),
+      ...Object.entries(callOptions),
+      ...Object.entries(chatOnlyOptions),
+    ]),
+  };
 }
 
 /** `forward`'s input and request, checked and copied, in the form the engine takes. */
