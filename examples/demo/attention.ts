@@ -1,0 +1,176 @@
+// A first look inside: what each token of the text attends to, in one head of one layer.
+import type { Model, Tensor } from 'wasmformer';
+import { element, input, say } from './page.ts';
+import { explain, percent, plural } from './words.ts';
+
+/** Tokens shown. No token sees those after it, so a text's beginning shows the same as the whole would. */
+const most = 128;
+
+let model: Model | null = null;
+let ids: number[] = [];
+let names: string[] = [];
+let weights: Tensor | null = null;
+let running: AbortController | null = null;
+
+const select = (id: string) => element<HTMLSelectElement>(id);
+
+/** Takes over a model that has just been loaded. */
+export function attentionModel(loaded: Model): void {
+  model = loaded;
+  const { layers, heads } = loaded.info();
+  for (const [id, count] of [
+    ['layer', layers],
+    ['head', heads],
+  ] as const) {
+    select(id).replaceChildren(...Array.from({ length: count }, (_, i) => new Option(String(i + 1), String(i))));
+  }
+  attentionClear('Generate a text first.');
+}
+
+/** Forgets the text. */
+export function attentionClear(why: string): void {
+  running?.abort();
+  weights = null;
+  ids = [];
+  element('views').hidden = true;
+  say('inside-status', why);
+}
+
+/** Takes a text: all its tokens, the prompt's too. */
+export async function attentionText(tokenIds: number[]): Promise<void> {
+  ids = tokenIds.slice(0, most);
+  names = [];
+  input('token').max = String(ids.length - 1);
+  input('token').value = String(ids.length - 1);
+  await compute();
+}
+
+async function compute(): Promise<void> {
+  if (!model || ids.length === 0 || !element<HTMLDetailsElement>('inside').open) return;
+  running?.abort();
+  const own = new AbortController();
+  running = own;
+  try {
+    const layer = Number(select('layer').value);
+    const head = Number(select('head').value);
+    const [{ attentions }] = await model.forward(
+      { inputIds: [ids] },
+      { attentions: { layers: [layer], heads: [head] }, signal: own.signal },
+    );
+    if (names.length === 0) names = await tokenNames(model, ids);
+    if (own.signal.aborted) return;
+    weights = attentions![0];
+    say('inside-status', `The first ${plural(ids.length, 'token')} of the text above.`);
+    element('views').hidden = false;
+    draw();
+    showRow();
+  } catch (error) {
+    if (own.signal.aborted) return;
+    const { meaning, detail } = explain(error);
+    attentionClear(`${meaning} ${detail}`);
+  }
+}
+
+/** Each token as text of its own; a token that is part of a character shows as a dot. */
+async function tokenNames(model: Model, ids: number[]): Promise<string[]> {
+  if (!model.tokenizer) return ids.map((id) => ` ${id}`);
+  const kinds = [...new Set(ids)];
+  const texts = await model.decode(
+    kinds.map((id) => [id]),
+    { skipSpecialTokens: false },
+  );
+  const byId = new Map(kinds.map((id, i) => [id, texts[i].replaceAll('\uFFFD', '·')]));
+  return ids.map((id) => byId.get(id)!);
+}
+
+/** The weight with which `row` attends to `column`. */
+function weight(row: number, column: number): number {
+  const [, , columns] = weights!.shape;
+  return weights!.data[row * columns + column];
+}
+
+function glow(): string {
+  return getComputedStyle(document.documentElement).getPropertyValue('--glow').trim();
+}
+
+/** Paints the map. Weights fall off steeply; their square roots keep the small ones visible. */
+export function draw(): void {
+  if (!weights) return;
+  const canvas = element<HTMLCanvasElement>('map');
+  const size = ids.length;
+  const [red, green, blue] = glow().split(' ').map(Number);
+  canvas.width = canvas.height = size;
+  const image = new ImageData(size, size);
+  for (let row = 0; row < size; ++row) {
+    for (let column = 0; column <= row; ++column) {
+      image.data.set([red, green, blue, 255 * Math.sqrt(weight(row, column))], 4 * (row * size + column));
+    }
+  }
+  canvas.getContext('2d')!.putImageData(image, 0, 0);
+  canvas.setAttribute(
+    'aria-label',
+    `Attention of layer ${Number(select('layer').value) + 1}, head ${Number(select('head').value) + 1}, as a map; the slider reads it row by row.`,
+  );
+}
+
+function quoted(name: string): string {
+  if (name === ' ') return 'a space';
+  if (name === '\n') return 'a line break';
+  return `“${name.replaceAll('\n', '↵').trim() || name}”`;
+}
+
+function showRow(): void {
+  if (!weights) return;
+  const row = Number(input('token').value);
+  const size = ids.length;
+  const mark = element('row-mark');
+  mark.style.top = `${(100 * row) / size}%`;
+  mark.style.height = `${100 / size}%`;
+
+  const rgb = glow();
+  element('tokens').replaceChildren(
+    ...names.map((name, column) => {
+      const token = document.createElement('span');
+      token.textContent = name.replaceAll('\n', '↵\n') || '·';
+      if (column > row) token.className = 'later';
+      else token.style.backgroundColor = `rgb(${rgb} / ${(0.85 * Math.sqrt(weight(row, column))).toFixed(3)})`;
+      if (column === row) token.className = 'chosen';
+      token.dataset.column = String(column);
+      return token;
+    }),
+  );
+
+  const best = Array.from({ length: row + 1 }, (_, column) => column)
+    .sort((a, b) => weight(row, b) - weight(row, a))
+    .slice(0, 3)
+    .filter((column) => weight(row, column) >= 0.005);
+  const where = (column: number) => (column === row ? 'itself' : `${quoted(names[column])}, ${plural(row - column, 'token')} back`);
+  const sentence = `Token ${row + 1}, ${quoted(names[row])}, takes ${best
+    .map((column) => `${percent(weight(row, column))} from ${where(column)}`)
+    .join('; ')}.`;
+  const sink =
+    row > 4 && weight(row, 0) > 0.5 ? ' Much weight on the very first token often means that the head found nothing to do here.' : '';
+  say('sentence', sentence + sink);
+  input('token').setAttribute('aria-valuetext', sentence);
+}
+
+function choose(row: number): void {
+  input('token').value = String(Math.max(0, Math.min(ids.length - 1, row)));
+  showRow();
+}
+
+export function startAttention(): void {
+  for (const id of ['layer', 'head']) select(id).addEventListener('change', () => void compute());
+  element('inside').addEventListener('toggle', () => {
+    if (!weights) void compute();
+  });
+  input('token').addEventListener('input', showRow);
+  const canvas = element<HTMLCanvasElement>('map');
+  const rowAt = (event: MouseEvent) => Math.floor((event.offsetY / canvas.clientHeight) * ids.length);
+  canvas.addEventListener('pointermove', (event) => choose(rowAt(event)));
+  canvas.addEventListener('pointerdown', (event) => choose(rowAt(event)));
+  element('tokens').addEventListener('click', (event) => {
+    const { column } = (event.target as HTMLElement).dataset;
+    if (column) choose(Number(column));
+  });
+}

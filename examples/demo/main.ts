@@ -1,0 +1,274 @@
+// Writing with the model: prompt, settings, the stream of text.
+import type { Cache, ChatMessage, FinishReason, GenerateResult, GenerationStream, Model } from 'wasmformer';
+import { attentionClear, attentionModel, attentionText, draw, startAttention } from './attention.ts';
+import { loadShipped, showProblem, startModels } from './models.ts';
+import { element, enable, input, isEnabled, onPress, say } from './page.ts';
+import { startTheme } from './theme.ts';
+import { plural, whole } from './words.ts';
+
+const prompt = element<HTMLTextAreaElement>('prompt');
+const output = element('output');
+/** The prompt of the text mode while the chat's is in the box, and the other way round. */
+const drafts = { text: '', chat: '' };
+
+let model: Model | null = null;
+let mode: 'text' | 'chat' = 'text';
+let running: AbortController | null = null;
+let conversation: ChatMessage[] = [];
+let conversationCache: Cache | null = null;
+
+function options(signal: AbortSignal) {
+  if (input('new-seed').checked) input('seed').value = String(crypto.getRandomValues(new Uint32Array(1))[0] % 100_000);
+  const common = { maxNewTokens: Number(input('max-tokens').value), seed: Number(input('seed').value), signal };
+  const temperature = Number(input('temperature').value);
+  if (temperature === 0) return { ...common, doSample: false };
+  return { ...common, doSample: true, temperature, topP: Number(input('top-p').value), topK: Number(input('top-k').value) };
+}
+
+/** Appends text once a frame at most, and keeps the end in view for a reader who was there. */
+class Paper {
+  #node: Text;
+  #waiting = '';
+  #frame = 0;
+
+  constructor(parent: HTMLElement) {
+    this.#node = parent.appendChild(document.createTextNode(''));
+  }
+
+  write(text: string): void {
+    this.#waiting += text;
+    if (this.#frame === 0 && text !== '') this.#frame = requestAnimationFrame(() => this.flush());
+  }
+
+  flush(): void {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    if (this.#waiting === '') return;
+    const atEnd = output.scrollHeight - output.scrollTop - output.clientHeight < 48;
+    this.#node.appendData(this.#waiting);
+    this.#waiting = '';
+    if (atEnd) output.scrollTop = output.scrollHeight;
+  }
+}
+
+function add(className: string, text = '', parent: HTMLElement = output, tag = 'span'): HTMLElement {
+  const node = document.createElement(tag);
+  node.className = className;
+  node.textContent = text;
+  return parent.appendChild(node);
+}
+
+/** One side's turn in a conversation; the element that its text goes into. */
+function addTurn(who: string, text: string): HTMLElement {
+  const turn = add('turn', '', output, 'div');
+  add('who', who, turn);
+  return add('said', text, turn);
+}
+
+function endOf(result: GenerateResult, most: number): string {
+  const ends: Record<FinishReason, string> = {
+    stop: 'The model ended the text.',
+    length: result.tokenIds.length < most ? "It stopped at the end of the model's context." : 'It stopped at the limit you set.',
+    time: 'It stopped when its time was up.',
+    aborted: 'You stopped it.',
+  };
+  return ends[result.finishReason];
+}
+
+async function generate(): Promise<void> {
+  if (!model || running) return;
+  const form = element<HTMLFormElement>('form');
+  if (!form.reportValidity()) return;
+  const text = prompt.value;
+  if (mode === 'chat' && text.trim() === '') {
+    say('status', 'Write a message first.');
+    prompt.focus();
+    return;
+  }
+  const writer = model;
+  const chats = mode === 'chat';
+  const own = new AbortController();
+  running = own;
+  element('problem').hidden = true;
+  enable('generate', false);
+  enable('stop', true);
+  for (const id of ['continue', 'copy']) enable(id, false);
+  say('copied', '');
+  say('speed', '');
+  say('status', chats ? 'The model is answering…' : 'Generating…');
+  attentionClear('Waiting for the text…');
+
+  let ids: number[] = [];
+  let tokens = 0;
+  let first = 0;
+  const speed = () => (tokens > 1 ? ((tokens - 1) * 1000) / (performance.now() - first) : 0);
+  const timer = setInterval(() => {
+    if (tokens > 1) say('speed', `${plural(tokens, 'token')}, ${rate(speed())} a second`);
+  }, 250);
+  let paper: Paper | null = null;
+  try {
+    const settings = options(own.signal);
+    let stream: GenerationStream<GenerateResult>;
+    if (chats) {
+      if (conversation.length === 0) {
+        output.replaceChildren();
+        const system = element<HTMLTextAreaElement>('system').value.trim();
+        if (system) conversation.push({ role: 'system', content: system });
+      }
+      conversation.push({ role: 'user', content: text });
+      prompt.value = '';
+      addTurn('You', text);
+      paper = new Paper(addTurn('Model', ''));
+      conversationCache ??= await writer.createCache();
+      stream = writer.chat(conversation, { ...settings, cache: conversationCache });
+    } else {
+      output.replaceChildren();
+      add('given', text);
+      paper = new Paper(add('new'));
+      stream = writer.generate(text, settings);
+    }
+    output.scrollTop = output.scrollHeight;
+    for await (const piece of stream) {
+      if (tokens++ === 0) first = performance.now();
+      paper.write(piece.text);
+    }
+    const elapsed = speed();
+    const result = await stream.result;
+    paper.flush();
+    const end = endOf(result, Number(input('max-tokens').value));
+    say('status', `${end} ${(result.notes ?? []).map((note) => `Note: ${note}.`).join(' ')}`.trim());
+    say('speed', `${plural(result.tokenIds.length, 'token')}${elapsed ? `, ${rate(elapsed)} a second` : ''}, seed ${result.seed}`);
+    // What led here: a text as the tokenizer reads it, a conversation as the template writes it.
+    const before = chats
+      ? await writer.tokenize(await writer.applyChatTemplate(conversation), { addSpecialTokens: false })
+      : await writer.tokenize(text);
+    if (chats) conversation.push({ role: 'assistant', content: result.text });
+    ids = [...before, ...result.tokenIds];
+  } catch (error) {
+    paper?.flush();
+    // A model that is replaced takes what it was doing with it.
+    if (!own.signal.aborted) {
+      say('status', 'Nothing more came.');
+      showProblem(error);
+    }
+    if (chats && conversation.at(-1)?.role === 'user') conversation.pop();
+  } finally {
+    clearInterval(timer);
+    running = null;
+    enable('generate', true);
+    enable('stop', false);
+    enable('copy', output.textContent !== '');
+    enable('continue', !chats && output.textContent !== '');
+  }
+  if (ids.length > 0) await attentionText(ids);
+  else attentionClear('Generate a text first.');
+}
+
+function rate(speed: number): string {
+  return speed < 9.95 ? speed.toFixed(1) : whole(Math.round(speed));
+}
+
+function setMode(next: 'text' | 'chat'): void {
+  if (next === mode) return;
+  running?.abort();
+  drafts[mode] = prompt.value;
+  mode = next;
+  prompt.value = drafts[mode];
+  const chat = mode === 'chat';
+  say('prompt-label', chat ? 'Your message' : 'Text to continue');
+  element('generate').textContent = chat ? 'Send' : 'Generate';
+  element('continue').hidden = chat;
+  element('fresh').hidden = !chat;
+  element('system-setting').hidden = !chat;
+  element('keys').innerHTML = '';
+  element('keys').append(...(chat ? keys('Enter', ' sends, ') : keys('Ctrl', ' ', 'Enter', ' generates, ')), ...keys('Esc', ' stops'));
+  clearPaper();
+}
+
+/** Names of keys and words between them, by turns. */
+function keys(...parts: string[]): Node[] {
+  return parts.map((part, i) =>
+    i % 2 === 0 ? Object.assign(document.createElement('kbd'), { textContent: part }) : document.createTextNode(part),
+  );
+}
+
+function clearPaper(): void {
+  output.replaceChildren();
+  conversation = [];
+  void conversationCache?.dispose().catch(() => {});
+  conversationCache = null;
+  for (const id of ['continue', 'copy']) enable(id, false);
+  say('speed', '');
+  say('status', 'Ready.');
+  attentionClear('Generate a text first.');
+}
+
+element('form').addEventListener('submit', (event) => {
+  event.preventDefault();
+  if (isEnabled('generate')) void generate();
+});
+element('generate').addEventListener('click', (event) => {
+  if (!isEnabled('generate')) event.preventDefault();
+});
+prompt.addEventListener('keydown', (event) => {
+  if (event.key !== 'Enter' || event.isComposing) return;
+  const wanted = mode === 'chat' ? !event.shiftKey : event.ctrlKey || event.metaKey;
+  if (!wanted) return;
+  event.preventDefault();
+  if (isEnabled('generate')) void generate();
+});
+addEventListener('keydown', (event) => {
+  if (event.key === 'Escape' && running && !element<HTMLDialogElement>('sources').open) {
+    event.preventDefault();
+    running.abort();
+  }
+});
+onPress('stop', () => running?.abort());
+onPress('continue', () => {
+  prompt.value = output.textContent ?? '';
+  void generate();
+});
+onPress('fresh', () => {
+  running?.abort();
+  clearPaper();
+  prompt.focus();
+});
+onPress('copy', async () => {
+  try {
+    await navigator.clipboard.writeText(output.textContent ?? '');
+    say('copied', 'Copied.');
+  } catch {
+    say('copied', 'This browser did not allow it.');
+  }
+});
+for (const radio of document.querySelectorAll<HTMLInputElement>('input[name=mode]')) {
+  radio.addEventListener('change', () => setMode(radio.value as 'text' | 'chat'));
+}
+for (const id of ['temperature', 'top-p']) input(id).addEventListener('input', () => say(`${id}-value`, input(id).value));
+
+startTheme(draw);
+startAttention();
+startModels({
+  onModel(loaded, shipped) {
+    running?.abort();
+    conversationCache = null;
+    model = loaded;
+    const chats = loaded.tokenizer?.hasChatTemplate ?? false;
+    element('mode').hidden = !chats;
+    if (!chats) {
+      document.querySelector<HTMLInputElement>('input[name=mode][value=text]')!.checked = true;
+      setMode('text');
+    }
+    clearPaper();
+    if (!loaded.tokenizer) say('status', 'This model came without a tokenizer: it cannot read or write text.');
+    if (!shipped && chats && mode === 'text') prompt.value = drafts.text;
+    enable('generate', loaded.tokenizer !== null);
+    attentionModel(loaded);
+  },
+  onProblem: (error) => {
+    if (!model) say('status', 'There is no model to write with.');
+    showProblem(error);
+  },
+  onWarning: (error) => showProblem(error, 'The model is ready, with one thing to know.'),
+});
+void loadShipped();
