@@ -15,7 +15,7 @@ import {
 } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { dirname, join } from 'node:path';
-import { main, Refusal, retry, root, run, step } from './run.mjs';
+import { main, Refusal, retry, root, run, step, withLock } from './run.mjs';
 import { ensureToolchain } from './toolchain.mjs';
 
 const dist = join(root, 'dist');
@@ -58,7 +58,11 @@ export async function ensureNodeModules() {
 }
 
 /** Configures a CMake preset if that has not been done with this toolchain, and builds the targets. Returns the build folder. */
-export async function cmakeBuild(preset, targets) {
+export function cmakeBuild(preset, targets) {
+  return withLock(join(root, 'build/lock'), () => cmakeBuildNow(preset, targets));
+}
+
+async function cmakeBuildNow(preset, targets) {
   const folder = join(root, 'build', preset);
   const toolchain = await ensureToolchain();
   const key = JSON.stringify(toolchain);
@@ -156,8 +160,12 @@ async function declarations() {
   cpSync(types, dist, { recursive: true });
 }
 
-/** Builds dist/ and returns its path. */
-export async function build() {
+/** Builds dist/ and returns its path. Only one process at a time writes it. */
+export function build() {
+  return withLock(join(root, 'build/lock'), buildDist);
+}
+
+async function buildDist() {
   mkdirSync(dist, { recursive: true });
   await ensureToolchain();
   await ensureNodeModules();

@@ -1,6 +1,6 @@
 // Small helpers shared by the scripts here. Node's standard library only: they run before `npm ci`.
 import { spawn, spawnSync } from 'node:child_process';
-import { accessSync, constants, existsSync, readdirSync, statSync } from 'node:fs';
+import { accessSync, constants, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -86,6 +86,48 @@ export async function step(title, work) {
   const result = await work();
   console.log(`== ${title}: ${((performance.now() - start) / 1000).toFixed(1)} s`);
   return result;
+}
+
+const held = new Set();
+
+/** Runs `work` while no other process holds the lock file; the lock of a process that is gone is taken over. */
+export async function withLock(file, work) {
+  if (held.has(file)) return work();
+  mkdirSync(dirname(file), { recursive: true });
+  for (let told = false; ; told = true) {
+    try {
+      writeFileSync(file, String(process.pid), { flag: 'wx' });
+      break;
+    } catch (error) {
+      if (error.code !== 'EEXIST') throw error;
+    }
+    if (!isRunning(file)) {
+      rmSync(file, { force: true });
+      continue;
+    }
+    if (!told) console.log(`   waiting for another process, which holds ${file}`);
+    await new Promise((resolve) => setTimeout(resolve, 500));
+  }
+  held.add(file);
+  try {
+    return await work();
+  } finally {
+    held.delete(file);
+    rmSync(file, { force: true });
+  }
+}
+
+/** Whether the process whose number is in the lock file still runs. Numbers come again, so an old lock counts as left behind. */
+function isRunning(file) {
+  try {
+    if (Date.now() - statSync(file).mtimeMs > 30 * 60_000) return false;
+    const owner = Number(readFileSync(file, 'utf8'));
+    // Between its creation and the writing of the number a lock is empty.
+    if (owner) process.kill(owner, 0);
+    return true;
+  } catch (error) {
+    return error.code === 'EPERM';
+  }
 }
 
 /** The folder of the model that is shipped in the repository. */

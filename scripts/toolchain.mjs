@@ -20,7 +20,7 @@ import {
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { aptInstall, asRoot, debianVersion, isDebian } from './apt.mjs';
-import { main, output, Refusal, retry, run, which } from './run.mjs';
+import { main, output, Refusal, retry, run, which, withLock } from './run.mjs';
 
 // Debian 13 is the first release whose Emscripten is new enough. Its packages are only unpacked, never installed.
 const suite = 'trixie';
@@ -206,38 +206,6 @@ async function fetchCatch2(sources) {
   return target;
 }
 
-/** Two installations at once would tread on each other: the second waits. A lock whose owner is gone is taken over. */
-async function withLock(work) {
-  mkdirSync(folder, { recursive: true });
-  const lock = join(folder, 'lock');
-  for (let told = false; ; ) {
-    try {
-      writeFileSync(lock, String(process.pid), { flag: 'wx' });
-      break;
-    } catch (error) {
-      if (error.code !== 'EEXIST') throw error;
-      let alive = true;
-      try {
-        process.kill(Number(readFileSync(lock, 'utf8')), 0);
-      } catch (problem) {
-        alive = problem.code === 'EPERM';
-      }
-      if (!alive) {
-        rmSync(lock, { force: true });
-        continue;
-      }
-      if (!told) console.log('   another installation is running; waiting for it');
-      told = true;
-      await new Promise((resolve) => setTimeout(resolve, 1000));
-    }
-  }
-  try {
-    return await work();
-  } finally {
-    rmSync(lock, { force: true });
-  }
-}
-
 function writeDescription(parts) {
   const names = {
     emscripten: 'WASMFORMER_EMSCRIPTEN',
@@ -294,7 +262,7 @@ export async function ensureToolchain() {
   };
   return (
     read() ??
-    withLock(async () => {
+    withLock(join(folder, 'lock'), async () => {
       const others = read();
       if (others) return others;
       console.log(
