@@ -1,0 +1,74 @@
+// The tokens that may come next: filtered by the sampling options ("warpers"), then drawn from.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "generate/options.hpp"
+
+namespace wf::generate {
+
+struct Candidate {
+  float score;
+  int32_t id;
+};
+
+struct Choice {
+  int32_t token;
+  float logprob;  // natural logarithm of its probability in the distribution it was taken from
+};
+
+// The token of the highest score, the first of equals. Throws kInvalidArgument where a score is NaN or +infinity, or none is
+// above -infinity.
+Choice best_of(std::span<const float> scores);  // (V)
+
+// The filters have the semantics of transformers' warpers, ties included, without sorting the vocabulary: a selection grows
+// until the filter's condition is met. Probabilities are f32, sums of them double. Nothing is allocated after construction.
+class Candidates {
+ public:
+  explicit Candidates(size_t vocab_size);
+
+  // Starts over from scores (V): every token above -infinity. Throws kInvalidArgument where a score is NaN or +infinity.
+  void take(std::span<const float> scores);
+  // All filters that the options ask for, in the order of transformers' generate(); renormalizeLogits last.
+  void filter(const Options& options);
+
+  void temperature(float temperature);
+  void top_h(double share);  // Top-H (Potraghloo et al. 2025)
+  void top_k(size_t k);
+  void top_p(double mass);              // nucleus (Holtzman et al. 2020)
+  void min_p(double share);             // min-p (Nguyen et al. 2024)
+  void typical_p(double mass);          // locally typical (Meister et al. 2022)
+  void epsilon_cutoff(double epsilon);  // epsilon and eta (Hewitt et al. 2022)
+  void eta_cutoff(double epsilon);
+  void normalize();  // scores become log-probabilities
+
+  std::span<const Candidate> list() const { return list_; }  // by ascending id
+  // The candidate at u in [0, 1) of the cumulative distribution, taken in the order of ids. Throws kInvalidArgument when none is left.
+  Choice draw(double u);
+  // The n of the highest probability, best first, lower ids first among equals; fewer where fewer are left. Valid until the next call.
+  std::span<const Choice> best(size_t n);
+
+ private:
+  struct Ranked {
+    float key;
+    uint32_t index;  // into list_
+  };
+
+  float highest() const;
+  void softmax();          // fills probabilities_ with those of list_
+  double entropy() const;  // of probabilities_, in nats
+  template <class Keep>
+  void keep_if(Keep keep);
+  template <class Before, class Visit>
+  void walk(Before before, Visit visit);
+
+  std::vector<Candidate> list_;
+  std::vector<float> probabilities_;
+  std::vector<Ranked> ranked_;
+  std::vector<Choice> best_;
+};
+
+}  // namespace wf::generate
