@@ -1,0 +1,197 @@
+import { WasmformerError } from '../errors.ts';
+import type { FileContext } from './context.ts';
+import { type ByteSource, fill } from './source.ts';
+import { dtypeBytes, type TensorEntry } from './tensors.ts';
+
+/** A tensor the model's configuration calls for. */
+export interface Parameter {
+  name: string;
+  shape: readonly number[];
+  /** What a file may put before the name, or leave out of it: `model.`, `transformer.` ... */
+  prefix?: string;
+}
+
+export interface TensorMatch {
+  /** Of the parameter. */
+  index: number;
+  parameter: Parameter;
+  entry: TensorEntry;
+}
+
+const kWeights = ['F32', 'F16', 'BF16'];
+
+/**
+ * Finds each parameter's tensor, under its name with or without its prefix. Tensors nobody asked for (mask buffers, a
+ * head that is tied) are listed as unused.
+ * @param accepted the dtypes the engine can load
+ * @throws WasmformerError `missing-tensor` naming the first few, `shape-mismatch`, `unsupported` for a dtype
+ */
+export function matchTensors(
+  parameters: readonly Parameter[],
+  tensors: ReadonlyMap<string, TensorEntry>,
+  accepted: readonly string[] = kWeights,
+): { matches: TensorMatch[]; dtypes: string[]; unused: string[] } {
+  const used = new Set<string>();
+  const missing: string[] = [];
+  const matches: TensorMatch[] = [];
+  parameters.forEach((parameter, index) => {
+    const { name, prefix = '' } = parameter;
+    const names = [name, prefix + name, ...(prefix !== '' && name.startsWith(prefix) ? [name.slice(prefix.length)] : [])];
+    const entry = names.map((candidate) => tensors.get(candidate)).find((found) => found !== undefined);
+    if (entry === undefined) {
+      missing.push(name);
+      return;
+    }
+    used.add(entry.name);
+    matches.push({ index, parameter, entry });
+  });
+  if (missing.length > 0) {
+    const more = missing.length > 4 ? ` and ${missing.length - 4} more` : '';
+    throw new WasmformerError(
+      'missing-tensor',
+      `[load] weights: expected tensor ${missing.slice(0, 4).join(', ')}${more}, found none of the name among ${tensors.size}`,
+    );
+  }
+  for (const { parameter, entry } of matches) {
+    const expected = [...parameter.shape];
+    if (expected.length !== entry.shape.length || expected.some((size, i) => size !== entry.shape[i])) {
+      throw new WasmformerError(
+        'shape-mismatch',
+        `[load] ${entry.name}: expected shape [${expected.join(', ')}], got [${entry.shape.join(', ')}]`,
+      );
+    }
+    if (!accepted.includes(entry.dtype)) {
+      throw new WasmformerError(
+        'unsupported',
+        `[load] ${entry.name}: expected weights of dtype ${accepted.join(', ')}, got ${entry.dtype}`,
+      );
+    }
+  }
+  const unused = [...tensors.keys()].filter((name) => !used.has(name));
+  return { matches, dtypes: matches.map(({ entry }) => entry.dtype), unused };
+}
+
+/** Whole rows of one parameter. */
+export interface Slab {
+  /** Of the parameter. */
+  index: number;
+  rowBegin: number;
+  rowCount: number;
+  /** The rows in the file's dtype; overwritten by the next slab. */
+  bytes: Uint8Array;
+}
+
+const kSlab = 4 * 2 ** 20;
+
+/**
+ * Streams the tensors in the order they lie in their files, one pass a file, in slabs of whole rows (a row is what one
+ * index of the first dimension selects; a vector's rows are its elements). Holds one slab, plus one whole tensor for a
+ * view that is not contiguous. Afterwards the rest of each file is fetched into the cache, if there is one.
+ * @param options.slabBytes a slab's size; a longer row comes whole
+ */
+export async function* loadTensors(
+  matches: readonly TensorMatch[],
+  options: { slabBytes?: number; signal?: AbortSignal | undefined; context?: FileContext } = {},
+): AsyncGenerator<Slab> {
+  const { slabBytes = kSlab, signal, context } = options;
+  const files = new Map<ByteSource, TensorMatch[]>();
+  for (const match of matches) {
+    const file = fileOf(match.entry.source);
+    const list = files.get(file);
+    if (list) list.push(match);
+    else files.set(file, [match]);
+  }
+  let buffer = new Uint8Array(0);
+  const room = (length: number): Uint8Array => {
+    if (buffer.length < length) buffer = new Uint8Array(length);
+    return buffer.subarray(0, length);
+  };
+  for (const [file, list] of files) context?.expect(file.name, list.length > 0 ? file.size : 0);
+  for (const [file, list] of files) {
+    list.sort((a, b) => position(a.entry) - position(b.entry) || a.entry.end - b.entry.end);
+    for (let first = 0, next = 0; first < list.length; first = next) {
+      // Tied weights lie in the same place: read once, handed out to each.
+      const { entry } = list[first] as TensorMatch;
+      for (next = first + 1; next < list.length && sameBytes(entry, (list[next] as TensorMatch).entry); ++next);
+      const sharing = list.slice(first, next);
+      const width = dtypeBytes.get(entry.dtype) as number;
+      const rows = entry.shape.length === 0 ? 1 : (entry.shape[0] as number);
+      const rowBytes = width * entry.shape.slice(1).reduce((product, size) => product * size, 1);
+      if (rows * rowBytes === 0) continue;
+      if (entry.strides !== undefined) {
+        yield* stridedSlabs(entry, sharing, rows, rowBytes, Math.max(1, Math.floor(slabBytes / rowBytes)), room, signal);
+      } else {
+        const perSlab = Math.min(rows, Math.max(1, Math.floor(slabBytes / rowBytes)));
+        for (let rowBegin = 0; rowBegin < rows; rowBegin += perSlab) {
+          signal?.throwIfAborted();
+          const rowCount = Math.min(perSlab, rows - rowBegin);
+          const bytes = room(rowCount * rowBytes);
+          await fill(entry.source, bytes, entry.begin + rowBegin * rowBytes, signal);
+          for (const { index } of sharing) yield { index, rowBegin, rowCount, bytes };
+          context?.report(file.name, Math.min(file.size, position(entry) + (rowBegin + rowCount) * rowBytes), file.size, true);
+        }
+      }
+    }
+    await file.complete?.(signal);
+    context?.report(file.name, file.size, file.size, true);
+  }
+}
+
+async function* stridedSlabs(
+  entry: TensorEntry,
+  sharing: readonly TensorMatch[],
+  rows: number,
+  rowBytes: number,
+  perSlab: number,
+  room: (length: number) => Uint8Array,
+  signal: AbortSignal | undefined,
+): AsyncGenerator<Slab> {
+  const strides = entry.strides as readonly number[];
+  const width = dtypeBytes.get(entry.dtype) as number;
+  const held = await entry.source.read(entry.begin, entry.end, signal);
+  const inner = entry.shape.slice(1);
+  for (let rowBegin = 0; rowBegin < rows; rowBegin += perSlab) {
+    signal?.throwIfAborted();
+    const rowCount = Math.min(perSlab, rows - rowBegin);
+    const bytes = room(rowCount * rowBytes);
+    const at = new Array<number>(inner.length).fill(0);
+    let out = 0;
+    for (let row = rowBegin; row < rowBegin + rowCount; ++row) {
+      let from = row * (strides[0] as number);
+      for (let item = 0; item < rowBytes / width; ++item) {
+        for (let b = 0; b < width; ++b) bytes[out++] = held[from * width + b] as number;
+        for (let d = inner.length - 1; d >= 0; --d) {
+          const stride = strides[d + 1] as number;
+          at[d] = (at[d] as number) + 1;
+          from += stride;
+          if ((at[d] as number) < (inner[d] as number)) break;
+          from -= stride * (inner[d] as number);
+          at[d] = 0;
+        }
+      }
+    }
+    for (const { index } of sharing) yield { index, rowBegin, rowCount, bytes };
+  }
+}
+
+/** The file on disk or on the server; an archive's entries lie in one. */
+function fileOf(source: ByteSource): ByteSource {
+  return source.within === undefined ? source : fileOf(source.within.source);
+}
+
+function position(entry: TensorEntry): number {
+  return (entry.source.within?.offset ?? 0) + entry.begin;
+}
+
+function sameBytes(a: TensorEntry, b: TensorEntry): boolean {
+  const same = (x: readonly number[] | undefined, y: readonly number[] | undefined): boolean =>
+    x?.length === y?.length && (x ?? []).every((n, i) => n === y?.[i]);
+  return (
+    a.source === b.source &&
+    a.begin === b.begin &&
+    a.end === b.end &&
+    a.dtype === b.dtype &&
+    same(a.shape, b.shape) &&
+    same(a.strides, b.strides)
+  );
+}

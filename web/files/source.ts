@@ -1,0 +1,149 @@
+import { WasmformerError } from '../errors.ts';
+
+/** Random access to one file. */
+export interface ByteSource {
+  readonly name: string;
+  /** Bytes. */
+  readonly size: number;
+  /** Bytes [begin, end) in order, in chunks of any length; exactly `end - begin` bytes or a WasmformerError. */
+  stream(begin: number, end: number, signal?: AbortSignal): AsyncIterable<Uint8Array>;
+  /** Bytes [begin, end) in one piece, the caller's to keep. */
+  read(begin: number, end: number, signal?: AbortSignal): Promise<Uint8Array>;
+  /** Fills `target` from `begin` on, without an array in between. */
+  readInto?(target: Uint8Array, begin: number, signal?: AbortSignal): Promise<void>;
+  /** Fetches what is still missing from the cache, so that the file need never be fetched again. */
+  complete?(signal?: AbortSignal): Promise<void>;
+  /** Where in which file on disk or on the server this one lies, when it is a part of it: decides the reading order. */
+  readonly within?: { source: ByteSource; offset: number };
+  close?(): Promise<void>;
+}
+
+/** A model's files, wherever they are: a Hub repository, a URL, a folder, a list of files, bytes. */
+export interface ModelFolder {
+  /** What error messages call it. */
+  readonly name: string;
+  /** The one file the source pointed at, where it pointed at a file rather than a folder. */
+  readonly focus?: string;
+  /** The commit the files are of, where it is known. */
+  readonly commit?: string | undefined;
+  /** Whether there is such a file. May ask the server once a commit. */
+  has(file: string, signal?: AbortSignal): Promise<boolean>;
+  /** The file, or null if there is none. */
+  find(file: string, signal?: AbortSignal): Promise<ByteSource | null>;
+  /** @throws WasmformerError `not-found` naming the file and the folder */
+  open(file: string, signal?: AbortSignal): Promise<ByteSource>;
+  /** All file names where they can be known without asking for each. */
+  list(): Promise<string[] | null>;
+  /** Forgets a cached copy that proved malformed. */
+  discard(file: string): Promise<void>;
+  close(): Promise<void>;
+}
+
+/**
+ * The path of a file inside a model folder, unchanged.
+ * @throws WasmformerError `invalid-file` for one that would lead out of the folder
+ */
+export function safePath(file: string, where: string): string {
+  const parts = file.split('/');
+  if (file === '' || /[\\\0]/.test(file) || /^[a-z]:/i.test(file) || parts.some((part) => part === '' || part === '.' || part === '..')) {
+    throw new WasmformerError(
+      'invalid-file',
+      `[${where}] file name: expected a path inside the model's folder, got ${JSON.stringify(file)}`,
+    );
+  }
+  return file;
+}
+
+/** Checks a byte range against a size. */
+export function checkRange(source: { name: string; size: number }, begin: number, end: number): void {
+  if (!(Number.isSafeInteger(begin) && Number.isSafeInteger(end) && begin >= 0 && begin <= end && end <= source.size)) {
+    throw new WasmformerError(
+      'invalid-file',
+      `[${source.name}] byte range: expected one inside ${source.size} bytes, got ${begin} to ${end}`,
+    );
+  }
+}
+
+/** Joins the chunks of a stream of known length. */
+export async function gather(chunks: AsyncIterable<Uint8Array>, length: number): Promise<Uint8Array> {
+  const bytes = new Uint8Array(length);
+  let at = 0;
+  for await (const chunk of chunks) {
+    bytes.set(chunk, at);
+    at += chunk.length;
+  }
+  return bytes;
+}
+
+/** Fills `target` with the bytes of `source` from `begin` on. */
+export async function fill(source: ByteSource, target: Uint8Array, begin: number, signal?: AbortSignal): Promise<void> {
+  if (source.readInto !== undefined) return source.readInto(target, begin, signal);
+  let at = 0;
+  for await (const chunk of source.stream(begin, begin + target.length, signal)) {
+    target.set(chunk, at);
+    at += chunk.length;
+  }
+}
+
+/** A file that is already in memory. */
+export class BytesSource implements ByteSource {
+  readonly name: string;
+  readonly size: number;
+  readonly #bytes: Uint8Array;
+
+  constructor(name: string, bytes: Uint8Array) {
+    this.name = name;
+    this.size = bytes.length;
+    this.#bytes = bytes;
+  }
+
+  async *stream(begin: number, end: number): AsyncGenerator<Uint8Array> {
+    checkRange(this, begin, end);
+    if (end > begin) yield this.#bytes.subarray(begin, end);
+  }
+
+  async read(begin: number, end: number): Promise<Uint8Array> {
+    checkRange(this, begin, end);
+    return this.#bytes.slice(begin, end);
+  }
+
+  async readInto(target: Uint8Array, begin: number): Promise<void> {
+    checkRange(this, begin, begin + target.length);
+    target.set(this.#bytes.subarray(begin, begin + target.length));
+  }
+}
+
+const kBlobPiece = 1 << 20;
+
+/** A `File` or `Blob`: dropped on the page, picked, or kept in the browser's file system. */
+export class BlobSource implements ByteSource {
+  readonly name: string;
+  readonly size: number;
+  readonly #blob: Blob;
+
+  constructor(name: string, blob: Blob) {
+    this.name = name;
+    this.size = blob.size;
+    this.#blob = blob;
+  }
+
+  async *stream(begin: number, end: number, signal?: AbortSignal): AsyncGenerator<Uint8Array> {
+    checkRange(this, begin, end);
+    for (let at = begin; at < end; at += kBlobPiece) yield await this.read(at, Math.min(end, at + kBlobPiece), signal);
+  }
+
+  async read(begin: number, end: number, signal?: AbortSignal): Promise<Uint8Array> {
+    checkRange(this, begin, end);
+    signal?.throwIfAborted();
+    let bytes: Uint8Array;
+    try {
+      bytes = new Uint8Array(await this.#blob.slice(begin, end).arrayBuffer());
+    } catch (cause) {
+      throw new WasmformerError('not-found', `[${this.name}] file: could not be read (moved or changed since it was chosen?)`, { cause });
+    }
+    if (bytes.length !== end - begin) {
+      throw new WasmformerError('invalid-file', `[${this.name}] length: expected ${this.size} bytes, got ${begin + bytes.length}`);
+    }
+    return bytes;
+  }
+}
