@@ -68,9 +68,7 @@ std::string Config::string(std::string_view key) const {
   return *string;
 }
 
-std::string Config::string(std::string_view key, std::string_view fallback) const {
-  return has(key) ? string(key) : std::string(fallback);
-}
+std::string Config::string(std::string_view key, std::string_view fallback) const { return has(key) ? string(key) : std::string(fallback); }
 
 std::vector<double> Config::numbers(std::string_view key) const {
   const Value* value = find(key);

@@ -8,9 +8,12 @@ size_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 const char* name_of(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "F32";
-    case DType::kF16: return "F16";
-    case DType::kBF16: return "BF16";
+    case DType::kF32:
+      return "F32";
+    case DType::kF16:
+      return "F16";
+    case DType::kBF16:
+      return "BF16";
   }
   return "?";
 }

@@ -40,19 +40,19 @@ class Bloom final : public Model {
 
  private:
   void configure(const Config& config) {
-    expect_flag(config, "apply_residual_connection_post_layernorm", false);
     const auto width = first_present(config, {"hidden_size", "n_embed"}), heads = first_present(config, {"n_head", "num_attention_heads"});
-    const size_t D = dimension(config, width, 64), H = dimension(config, heads, 8), V = vocabulary(config, 250880);
+    const size_t D = dimension(config, width, 64), H = head_count(config, heads, 8), V = vocabulary(config, 250880);
     const size_t head_size = divided(D, width, H, heads);
     const float eps = epsilon(config, "layer_norm_epsilon", 1e-5);
+    const auto order = config.boolean("apply_residual_connection_post_layernorm", false) ? Residual::Order::kNormed : Residual::Order::kPre;
 
     token_embedding_ = Weight::matrix(V, D);
     embedding_norm_ = Norm::layer(D, eps);
     blocks_.resize(layer_count(config, first_present(config, {"n_layer", "num_hidden_layers"}), 2));
     for (size_t l = 0; l < blocks_.size(); ++l) {
       Block& block = blocks_[l];
-      block.residual_1 = {Norm::layer(D, eps)};
-      block.residual_2 = {Norm::layer(D, eps)};
+      block.residual_1 = {Norm::layer(D, eps), order};
+      block.residual_2 = {Norm::layer(D, eps), order};
       block.attention = SelfAttention(l, D, H, H, head_size, true, true);
       block.attention.core.slopes = alibi_slopes(H);
       block.feed_forward = FeedForward(kernels::Activation::kGeluTanh, false, D, 4 * D, true);

@@ -23,6 +23,10 @@ size_t vocabulary(const Config& config, size_t fallback) {
   return within(config, "vocab_size", config.size("vocab_size", fallback), size_t{1} << 24);
 }
 
+size_t head_count(const Config& config, std::string_view key, size_t fallback) {
+  return within(config, key, config.size(key, fallback), 1024);
+}
+
 size_t layer_count(const Config& config, std::string_view key, size_t fallback) {
   return within(config, key, config.size(key, fallback), 1024);
 }
@@ -51,9 +55,10 @@ kernels::Activation activation(const Config& config, std::string_view key, std::
   if (name == "tanh") return Activation::kTanh;
   if (name == "sigmoid") return Activation::kSigmoid;
   if (name == "linear") return Activation::kIdentity;
-  fail(Code::kUnsupported, "config.json", key,
-       ": expected gelu, gelu_python, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, silu, swish, relu, tanh, sigmoid or linear, got '",
-       name, "'");
+  fail(
+      Code::kUnsupported, "config.json", key,
+      ": expected gelu, gelu_python, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, silu, swish, relu, tanh, sigmoid or linear, got '",
+      name, "'");
 }
 
 void expect_flag(const Config& config, std::string_view key, bool value) {

@@ -13,6 +13,8 @@ namespace wf {
 size_t dimension(const Config& config, std::string_view key);
 size_t dimension(const Config& config, std::string_view key, size_t fallback);
 size_t vocabulary(const Config& config, size_t fallback);
+// A number of attention heads: 1 to 1024.
+size_t head_count(const Config& config, std::string_view key, size_t fallback);
 // A number of layers: 1 to 1024.
 size_t layer_count(const Config& config, std::string_view key, size_t fallback);
 // A norm's epsilon: above 0.

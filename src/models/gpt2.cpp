@@ -42,7 +42,7 @@ class Gpt2 final : public Model {
  private:
   void configure(const Config& config) {
     expect_flag(config, "add_cross_attention", false);
-    const size_t D = dimension(config, "n_embd", 768), H = dimension(config, "n_head", 12), V = vocabulary(config, 50257);
+    const size_t D = dimension(config, "n_embd", 768), H = head_count(config, "n_head", 12), V = vocabulary(config, 50257);
     const size_t head_size = divided(D, "n_embd", H, "n_head");
     const size_t positions = dimension(config, "n_positions", config.size("n_ctx", 1024));
     const size_t inner = dimension(config, "n_inner", 4 * D);

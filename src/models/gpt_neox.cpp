@@ -42,7 +42,8 @@ class GptNeox final : public Model {
 
  private:
   void configure(const Config& config) {
-    const size_t D = dimension(config, "hidden_size", 6144), H = dimension(config, "num_attention_heads", 64), V = vocabulary(config, 50432);
+    const size_t D = dimension(config, "hidden_size", 6144), H = head_count(config, "num_attention_heads", 64),
+                 V = vocabulary(config, 50432);
     const size_t head_size = divided(D, "hidden_size", H, "num_attention_heads");
     const size_t positions = dimension(config, "max_position_embeddings", 2048), inner = dimension(config, "intermediate_size", 24576);
     const float eps = epsilon(config, "layer_norm_eps", 1e-5);

@@ -20,12 +20,12 @@ struct Block {
 
 // What model_type decides where config.json is silent, and what only it decides.
 struct Family {
-  bool qkv_bias = false;        // Qwen2
-  bool head_norms = false;      // Qwen3: RMSNorm of each query and key head
+  bool qkv_bias = false;    // Qwen2
+  bool head_norms = false;  // Qwen3: RMSNorm of each query and key head
   bool tied = false;
-  bool is_gemma = false;        // embeddings times sqrt(D), norm weights stored as w - 1
+  bool is_gemma = false;  // embeddings times sqrt(D), norm weights stored as w - 1
   double eps = 1e-6;
-  size_t head_size = 0;         // 0: D / H
+  size_t head_size = 0;  // 0: D / H
   const char* act = "silu";
 };
 
@@ -72,12 +72,12 @@ class Llama final : public Model {
   void configure(const Config& config) {
     const std::string type = config.string("model_type");
     const Family family = family_of(type);
-    const size_t D = dimension(config, "hidden_size"), H = dimension(config, "num_attention_heads"), V = vocabulary(config, 32000);
-    const size_t Hk = dimension(config, "num_key_value_heads", H);
+    const size_t D = dimension(config, "hidden_size"), H = head_count(config, "num_attention_heads", 0), V = vocabulary(config, 32000);
+    const size_t Hk = head_count(config, "num_key_value_heads", H);
     divided(H, "num_attention_heads", Hk, "num_key_value_heads");
     const size_t head_size = config.has("head_dim") || family.head_size != 0 ? dimension(config, "head_dim", family.head_size)
                                                                              : divided(D, "hidden_size", H, "num_attention_heads");
-    checked_product(H + 2 * Hk, head_size, "config.json");
+    if (H * head_size > size_t{1} << 20) config.reject("head_dim", join("at most 2^20 / num_attention_heads (", H, ")"));
     const size_t positions = dimension(config, "max_position_embeddings", 2048);
     const float eps = epsilon(config, "rms_norm_eps", family.eps);
     const size_t inner = dimension(config, "intermediate_size");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,13 @@ struct ModelInfo {
   size_t head_size = 0;
   size_t hidden_size = 0;
   size_t vocab_size = 0;
-  std::string positions;       // "learned", "rope", "alibi" or "sinusoidal"
-  size_t context = 0;          // positions the configuration names; 0: none named
+  std::string positions;              // "learned", "rope", "alibi" or "sinusoidal"
+  size_t context = 0;                 // positions the configuration names; 0: none named
   bool positions_are_a_wall = false;  // a learned table: nothing exists beyond `context`
   bool mask_moves_positions = false;  // without explicit positions, hidden tokens of a padded row do not count (OPT)
 };
+
+class EncoderDecoder;
 
 class Model {
  public:
@@ -37,6 +40,9 @@ class Model {
   const kernels::AttentionShape& cache_shape() const { return cache_shape_; }
   const std::vector<size_t>& windows() const { return windows_; }  // one a layer; 0: all positions
 
+  // The model as one with an encoder, or null.
+  virtual const EncoderDecoder* encoder_decoder() const { return nullptr; }
+
   // Hidden states after the last norm, (T, D). `caches`: one a sequence, whose past the batch continues, or none.
   virtual Tensor forward(Context& ctx, const Batch& batch, Caches caches) const = 0;
   // Logits of some rows of those states, (R, V).
@@ -49,6 +55,34 @@ class Model {
   std::vector<size_t> windows_;
 };
 
+// Reads a source with its encoder and continues a target with a decoder that looks at it. Both kinds of cache take their blocks
+// from a pool of `cache_shape()`: those of the target have `windows()`, those of the source one entry a decoder layer without
+// window. `info().layers` counts the decoder's.
+class EncoderDecoder : public Model {
+ public:
+  using Model::Model;
+
+  const EncoderDecoder* encoder_decoder() const final { return this; }
+  size_t encoder_layers() const { return encoder_layers_; }
+
+  // Hidden states of the sources after the encoder's last layer, (S, D).
+  virtual Tensor encode(Context& ctx, const Batch& source) const = 0;
+  // Writes the keys and values that cross-attention makes of `memory` (S, D), the rows of sequence i into cross[i], which is
+  // empty, and makes them its past: once a source.
+  virtual void remember(Context& ctx, const Tensor& memory, std::span<const size_t> memory_offsets, Caches cross) const = 0;
+  // Hidden states of the targets after the last layer, (T, D). `self`: one a sequence, whose past the batch continues; `cross`:
+  // as `remember` left them.
+  virtual Tensor decode(Context& ctx, const Batch& target, Caches self, Caches cross) const = 0;
+  // The same of whole targets, from the encoder's states themselves (S, D): teacher forcing.
+  virtual Tensor decode(Context& ctx, const Batch& target, const Tensor& memory, std::span<const size_t> memory_offsets) const = 0;
+
+  // Nothing to look at: kUnsupported.
+  Tensor forward(Context& ctx, const Batch& batch, Caches caches) const final;
+
+ protected:
+  size_t encoder_layers_ = 0;
+};
+
 // The model that `config` describes, its weights not yet allocated. Unknown model_type, or a field whose value is not built:
 // kUnsupported naming it; senseless sizes: kInvalidArgument.
 std::unique_ptr<Model> make_model(const Config& config);
@@ -59,5 +93,6 @@ std::unique_ptr<Model> make_llama(const Config& config);
 std::unique_ptr<Model> make_gpt_neox(const Config& config);
 std::unique_ptr<Model> make_opt(const Config& config);
 std::unique_ptr<Model> make_bloom(const Config& config);
+std::unique_ptr<Model> make_transformer(const Config& config);
 
 }  // namespace wf

@@ -52,7 +52,8 @@ class Opt final : public Model {
   }
 
   void configure(const Config& config) {
-    const size_t D = dimension(config, "hidden_size", 768), H = dimension(config, "num_attention_heads", 12), V = vocabulary(config, 50272);
+    const size_t D = dimension(config, "hidden_size", 768), H = head_count(config, "num_attention_heads", 12),
+                 V = vocabulary(config, 50272);
     const size_t head_size = divided(D, "hidden_size", H, "num_attention_heads");
     const size_t positions = dimension(config, "max_position_embeddings", 2048), inner = dimension(config, "ffn_dim", 3072);
     const size_t width = dimension(config, "word_embed_proj_dim", D);

@@ -19,7 +19,7 @@ struct Parameter {
   };
 
   std::string name;
-  Shape shape;     // as stored
+  Shape shape;  // as stored
   Weight* weight;
   size_t row = 0;  // of the weight (an element of a vector) where it begins
   Layout layout = Layout::kRows;
@@ -50,7 +50,7 @@ class Parameters {
   void linear_rows(const std::string& name, Linear& linear, size_t row, size_t count);  // the same, for some of the rows
   void linear_transposed(const std::string& name, Linear& linear);                      // name.weight stored (D, F)
   void linear_by_head(const std::string& name, Linear& linear, size_t heads, size_t parts);
-  void norm(const std::string& name, Norm& norm);        // name.weight and, where there is one, name.bias
+  void norm(const std::string& name, Norm& norm);  // name.weight and, where there is one, name.bias
 
  private:
   std::string prefix_;

@@ -15,9 +15,11 @@ struct Entry {
 };
 
 constexpr std::array kArchitectures{
-    Entry{"gpt2", make_gpt2},     Entry{"llama", make_llama},       Entry{"mistral", make_llama}, Entry{"qwen2", make_llama},
-    Entry{"qwen3", make_llama},   Entry{"gemma", make_llama},       Entry{"gpt_neox", make_gpt_neox}, Entry{"opt", make_opt},
-    Entry{"bloom", make_bloom},
+    Entry{"gpt2", make_gpt2},         Entry{"llama", make_llama},
+    Entry{"mistral", make_llama},     Entry{"qwen2", make_llama},
+    Entry{"qwen3", make_llama},       Entry{"gemma", make_llama},
+    Entry{"gpt_neox", make_gpt_neox}, Entry{"opt", make_opt},
+    Entry{"bloom", make_bloom},       Entry{"transformer", make_transformer},
 };
 
 }  // namespace
@@ -26,8 +28,9 @@ std::unique_ptr<Model> make_model(const Config& config) {
   const std::string type = config.string("model_type");
   for (const std::string& name : config.strings("architectures")) {
     const bool is_bare = name.ends_with("Model") && !name.ends_with("HeadModel");
-    if (is_bare || name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel")) continue;
-    fail(Code::kUnsupported, "config.json", "architectures: expected a language model (...ForCausalLM, ...LMHeadModel), got '", name, "'");
+    if (is_bare || name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel") || name.ends_with("ForConditionalGeneration")) continue;
+    fail(Code::kUnsupported, "config.json",
+         "architectures: expected a language model (...ForCausalLM, ...LMHeadModel, ...ForConditionalGeneration), got '", name, "'");
   }
   std::string known;
   for (const Entry& entry : kArchitectures) {

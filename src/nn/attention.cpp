@@ -1,8 +1,9 @@
 #include "nn/attention.hpp"
 
+#include <algorithm>
 #include <cmath>
 
-#include "core/error.hpp"
+#include "core/shape.hpp"
 
 namespace wf {
 
@@ -15,59 +16,70 @@ kernels::AttentionMask AttentionCore::mask() const {
   return mask;
 }
 
+void AttentionCore::streamed(Context& ctx, size_t sequence, const Tensor& q, size_t query_begin, const Keys& keys,
+                             const Tensor& out) const {
+  Scratch scratch(ctx, kernels::attention_scratch(shape, q.rows, keys.count));
+  kernels::attention(shape, mask(), q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, out.data, out.stride,
+                     scratch);
+  if (ctx.observer == nullptr || !ctx.observer->wants(site, layer)) return;
+  Scratch weights(ctx, checked_product(q.rows, keys.count, "attention weights"));
+  for (size_t h = 0; h < shape.H; ++h) {
+    if (!ctx.observer->wants_head(site, layer, h)) continue;
+    kernels::attention_weights(shape, mask(), q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, h, h + 1,
+                               weights, nullptr, scratch);
+    ctx.observer->observe_attention(site, {layer, h, sequence, query_begin, q.rows, keys.count, weights});
+  }
+}
+
+void AttentionCore::exact(Context& ctx, size_t sequence, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out) const {
+  const size_t one_head = checked_product(q.rows, k.rows, "attention weights");
+  float* weights = ctx.arena.floats(checked_product(shape.H, one_head, "attention weights"));
+  attention(ctx, shape, mask(), q, k, v, out, weights);
+  if (ctx.observer == nullptr || !ctx.observer->wants(site, layer)) return;
+  for (size_t h = 0; h < shape.H; ++h) {
+    if (!ctx.observer->wants_head(site, layer, h)) continue;
+    ctx.observer->observe_attention(site, {layer, h, sequence, 0, q.rows, k.rows, weights + h * one_head});
+  }
+}
+
 Tensor AttentionCore::over_caches(Context& ctx, const Tensor& q, const Batch& batch, Caches caches, bool own) const {
   Tensor out = ctx.tensor(q.rows, shape.H * shape.Dv);
   for (size_t s = 0; s < batch.sequences(); ++s) {
     const KvCache& cache = *caches[s];
     const size_t begin = batch.begin(s), T = batch.length(s);
-    if (T == 0) continue;
-    const size_t query_begin = own ? cache.length() : 0, keys = cache.length() + (own ? T : 0);
-    const Tensor rows{q.row(begin), T, q.cols, q.stride};
-    {
-      Scratch scratch(ctx, kernels::attention_scratch(shape, T, keys));
-      kernels::attention(shape, mask(), rows.data, rows.stride, T, query_begin, cache.blocks(layer), cache.first_block(layer), keys,
-                         out.row(begin), out.stride, scratch);
-    }
-    if (ctx.observer != nullptr && ctx.observer->wants(site, layer)) show_weights(ctx, rows, s, query_begin, cache, keys);
+    const Keys keys{cache.blocks(layer), cache.first_block(layer), cache.length() + (own ? T : 0)};
+    if (T != 0) streamed(ctx, s, q.slice(begin, T), own ? cache.length() : 0, keys, out.slice(begin, T));
   }
   return out;
 }
 
-void AttentionCore::show_weights(Context& ctx, const Tensor& q, size_t sequence, size_t query_begin, const KvCache& cache, size_t keys) const {
-  Scratch weights(ctx, q.rows * keys);
-  Scratch scratch(ctx, kernels::attention_scratch(shape, q.rows, keys));
-  for (size_t h = 0; h < shape.H; ++h) {
-    if (!ctx.observer->wants_head(site, layer, h)) continue;
-    kernels::attention_weights(shape, mask(), q.data, q.stride, q.rows, query_begin, cache.blocks(layer), cache.first_block(layer), keys, h,
-                               h + 1, weights, nullptr, scratch);
-    ctx.observer->observe_attention(site, {layer, h, sequence, query_begin, q.rows, keys, weights});
-  }
-}
-
-Tensor AttentionCore::exact(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
-                            std::span<const size_t> key_offsets) const {
-  const auto rows_of = [](const Tensor& all, size_t begin, size_t count) {
-    Tensor part = all;
-    part.data = all.row(begin);
-    part.rows = count;
-    part.gradient_offset += begin * all.stride;
-    return part;
-  };
+Tensor AttentionCore::over_rows(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
+                                std::span<const size_t> key_offsets) const {
   Tensor out = ctx.tensor(q.rows, shape.H * shape.Dv);
   for (size_t s = 0; s + 1 < query_offsets.size(); ++s) {
     const size_t T = query_offsets[s + 1] - query_offsets[s], S = key_offsets[s + 1] - key_offsets[s];
-    float* weights = ctx.arena.floats(shape.H * T * S);
-    attention(ctx, shape, mask(), rows_of(q, query_offsets[s], T), rows_of(k, key_offsets[s], S), rows_of(v, key_offsets[s], S),
-              rows_of(out, query_offsets[s], T), weights);
-    if (ctx.observer == nullptr || !ctx.observer->wants(site, layer)) continue;
-    for (size_t h = 0; h < shape.H; ++h) {
-      if (ctx.observer->wants_head(site, layer, h)) ctx.observer->observe_attention(site, {layer, h, s, 0, T, S, weights + h * T * S});
+    const Tensor queries = q.slice(query_offsets[s], T), result = out.slice(query_offsets[s], T);
+    const Tensor keys = k.slice(key_offsets[s], S), values = v.slice(key_offsets[s], S);
+    if (ctx.tape != nullptr) {
+      exact(ctx, s, queries, keys, values, result);
+      continue;
     }
+    const size_t block_floats = kernels::block_floats(shape), count = (S + kernels::kBlock - 1) / kernels::kBlock;
+    Scratch memory(ctx, checked_product(count, block_floats, "keys and values"));
+    std::vector<const float*> blocks(count);
+    for (size_t i = 0; i < count; ++i) {
+      const size_t begin = i * kernels::kBlock, rows = std::min(kernels::kBlock, S - begin);
+      float* block = memory + i * block_floats;
+      kernels::write_block(shape, block, 0, rows, keys.row(begin), keys.stride, values.row(begin), values.stride);
+      blocks[i] = block;
+    }
+    streamed(ctx, s, queries, 0, {blocks.data(), 0, S}, result);
   }
   return out;
 }
 
-SelfAttention::SelfAttention(size_t layer, size_t model_size, size_t heads, size_t kv_heads, size_t head_size, bool qkv_bias, bool output_bias)
+SelfAttention::SelfAttention(size_t layer, size_t model_size, size_t heads, size_t kv_heads, size_t head_size, bool qkv_bias,
+                             bool output_bias)
     : qkv((heads + 2 * kv_heads) * head_size, model_size, qkv_bias), output(model_size, heads * head_size, output_bias) {
   core.shape = {heads, kv_heads, head_size, head_size};
   core.scale = 1 / std::sqrt(static_cast<float>(head_size));
@@ -88,10 +100,9 @@ Tensor SelfAttention::operator()(Context& ctx, const Tensor& x, const Batch& bat
     rotate(ctx, q, Dk, rope->rotary(), angles->cos, angles->sin, rope->interleaved());
     rotate(ctx, k, Dk, rope->rotary(), angles->cos, angles->sin, rope->interleaved());
   }
-  if (caches.empty()) return output(ctx, core.exact(ctx, q, k, v, batch.offsets, batch.offsets));
+  if (caches.empty()) return output(ctx, core.over_rows(ctx, q, k, v, batch.offsets, batch.offsets));
   for (size_t s = 0; s < batch.sequences(); ++s) {
-    const size_t begin = batch.begin(s), T = batch.length(s);
-    caches[s]->write(core.layer, {k.row(begin), T, k.cols, k.stride}, {v.row(begin), T, v.cols, v.stride});
+    caches[s]->write(core.layer, k.slice(batch.begin(s), batch.length(s)), v.slice(batch.begin(s), batch.length(s)));
   }
   return output(ctx, core.over_caches(ctx, q, batch, caches, true));
 }
@@ -112,7 +123,7 @@ void CrossAttention::remember(Context& ctx, const Tensor& memory, std::span<cons
   const size_t width = all.cols / 2;
   for (size_t s = 0; s < caches.size(); ++s) {
     const size_t begin = memory_offsets[s], S = memory_offsets[s + 1] - begin;
-    caches[s]->write(core.layer, {all.row(begin), S, width, all.stride}, {all.row(begin) + width, S, width, all.stride});
+    caches[s]->write(core.layer, all.columns(0, width).slice(begin, S), all.columns(width, width).slice(begin, S));
   }
 }
 
@@ -124,7 +135,7 @@ Tensor CrossAttention::operator()(Context& ctx, const Tensor& x, const Batch& ba
                                   std::span<const size_t> memory_offsets) const {
   const Tensor all = key_value(ctx, memory);
   const size_t width = all.cols / 2;
-  return output(ctx, core.exact(ctx, query(ctx, x), all.columns(0, width), all.columns(width, width), batch.offsets, memory_offsets));
+  return output(ctx, core.over_rows(ctx, query(ctx, x), all.columns(0, width), all.columns(width, width), batch.offsets, memory_offsets));
 }
 
 std::vector<float> alibi_slopes(size_t heads) {
@@ -133,7 +144,8 @@ std::vector<float> alibi_slopes(size_t heads) {
   std::vector<float> slopes(heads);
   const double base = std::pow(2.0, -8.0 / static_cast<double>(power)), between = std::pow(2.0, -4.0 / static_cast<double>(power));
   for (size_t h = 0; h < heads; ++h) {
-    slopes[h] = static_cast<float>(h < power ? std::pow(base, static_cast<double>(h + 1)) : std::pow(between, static_cast<double>(2 * (h - power) + 1)));
+    slopes[h] = static_cast<float>(h < power ? std::pow(base, static_cast<double>(h + 1))
+                                             : std::pow(between, static_cast<double>(2 * (h - power) + 1)));
   }
   return slopes;
 }

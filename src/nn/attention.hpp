@@ -13,8 +13,7 @@
 
 namespace wf {
 
-// One cache a sequence of the batch, or none: then attention is computed over the batch itself, exactly and with its weights
-// kept, as a tape needs it.
+// One cache a sequence of the batch, or none: then attention is computed over the batch itself.
 using Caches = std::span<KvCache* const>;
 
 // softmax(scale q k^T + mask) v, and who wants to see the weights.
@@ -22,26 +21,34 @@ struct AttentionCore {
   kernels::AttentionShape shape{};
   float scale = 1;
   bool causal = true;
-  size_t window = 0;           // latest positions a query sees, its own among them; 0: all
-  std::vector<float> slopes;   // (H) ALiBi, or empty
+  size_t window = 0;          // latest positions a query sees, its own among them; 0: all
+  std::vector<float> slopes;  // (H) ALiBi, or empty
   Site site = Site::kAttention;
-  size_t layer = 0;            // in the model, and in the cache
+  size_t layer = 0;  // in the model, and in the cache
 
   // q (T, H * Dk) over what the caches hold, the batch's own rows included when `own` -> (T, H * Dv).
   Tensor over_caches(Context& ctx, const Tensor& q, const Batch& batch, Caches caches, bool own) const;
   // q (T, H * Dk), k (S, Hk * Dk), v (S, Hk * Dv); sequence i of the queries sees sequence i of the keys -> (T, H * Dv).
-  Tensor exact(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
-               std::span<const size_t> key_offsets) const;
+  // Under a tape exactly, with the weights kept for its backward; otherwise the same bits as over caches.
+  Tensor over_rows(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
+                   std::span<const size_t> key_offsets) const;
 
  private:
+  struct Keys {  // of one sequence, as kernels::attention takes them
+    const float* const* blocks;
+    size_t first_block;
+    size_t count;
+  };
+
   kernels::AttentionMask mask() const;
-  void show_weights(Context& ctx, const Tensor& q, size_t sequence, size_t query_begin, const KvCache& cache, size_t keys) const;
+  void exact(Context& ctx, size_t sequence, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out) const;
+  void streamed(Context& ctx, size_t sequence, const Tensor& q, size_t query_begin, const Keys& keys, const Tensor& out) const;
 };
 
 struct SelfAttention {
   AttentionCore core;
-  Linear qkv;     // ((H + 2 Hk) * Dk, D): queries, keys, values
-  Linear output;  // (D, H * Dk)
+  Linear qkv;                 // ((H + 2 Hk) * Dk, D): queries, keys, values
+  Linear output;              // (D, H * Dk)
   Norm query_norm, key_norm;  // of each head (Qwen3), or absent
 
   SelfAttention() = default;

@@ -13,7 +13,10 @@ struct FeedForward {
 
   FeedForward() = default;
   FeedForward(kernels::Activation act, bool gate, size_t model_size, size_t inner_size, bool with_bias)
-      : activation(act), is_gated(gate), up(gate ? 2 * inner_size : inner_size, model_size, with_bias), down(model_size, inner_size, with_bias) {}
+      : activation(act),
+        is_gated(gate),
+        up(gate ? 2 * inner_size : inner_size, model_size, with_bias),
+        down(model_size, inner_size, with_bias) {}
 
   // x (T, D) -> (T, D)
   Tensor operator()(Context& ctx, const Tensor& x) const {

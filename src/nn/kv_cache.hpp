@@ -20,13 +20,13 @@ class KvPool {
   KvPool& operator=(const KvPool&) = delete;
 
   const kernels::AttentionShape& shape() const { return shape_; }
-  float* take();              // a block with one reference; memory undefined
-  void share(float* block);   // one reference more
-  void drop(float* block);    // one reference less; the last gives the block back
+  float* take();             // a block with one reference; memory undefined
+  void share(float* block);  // one reference more
+  void drop(float* block);   // one reference less; the last gives the block back
   bool is_shared(const float* block) const;
   void reserve(size_t blocks);  // makes sure that many can be taken without allocating
   size_t block_bytes() const { return stride_; }
-  size_t bytes() const;       // held
+  size_t bytes() const;  // held
   size_t blocks_in_use() const { return in_use_; }
 
  private:
@@ -44,7 +44,7 @@ class KvCache {
  public:
   // `windows`: one a layer, the number of latest positions a query sees (its own among them); 0 for all.
   KvCache(KvPool& pool, std::vector<size_t> windows);
-  KvCache(const KvCache& other);             // shares the blocks
+  KvCache(const KvCache& other);  // shares the blocks
   KvCache(KvCache&& other) noexcept = default;
   KvCache& operator=(KvCache other) noexcept;
   ~KvCache();
@@ -70,7 +70,7 @@ class KvCache {
  private:
   struct Layer {
     std::vector<float*> blocks;
-    size_t first = 0;   // number of the first block still held
+    size_t first = 0;  // number of the first block still held
     size_t window = 0;
   };
 

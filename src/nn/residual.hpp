@@ -9,19 +9,24 @@ namespace wf {
 
 struct Residual {
   enum class Order : uint8_t {
-    kPre,   // x + f(norm(x)): GPT-2, LLaMA
-    kPost,  // norm(x + f(x)): Vaswani et al. 2017, section 3.1
+    kPre,     // x + f(norm(x)): GPT-2, LLaMA
+    kPost,    // norm(x + f(x)): Vaswani et al. 2017, section 3.1
+    kNormed,  // norm(x) + f(norm(x)): some of BLOOM's relatives
   };
 
   Norm norm;
   Order order = Order::kPre;
 
-  // x (T, D) -> (T, D). Without a tape the sum is written into x.
+  // x (T, D) -> (T, D). Without a tape the result is written into x.
   template <class SubLayer>
   Tensor operator()(Context& ctx, Tensor x, const SubLayer& sub_layer) const {
     Scope scope(ctx);
     if (order == Order::kPre) return add(ctx, x, sub_layer(norm(ctx, x)));
-    return scope.keep(norm(ctx, add(ctx, x, sub_layer(x))));
+    if (order == Order::kNormed) {
+      const Tensor h = norm(ctx, x);
+      return scope.keep(add(ctx, h, sub_layer(h)), x);
+    }
+    return scope.keep(norm(ctx, add(ctx, x, sub_layer(x))), x);
   }
 };
 

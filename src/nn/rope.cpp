@@ -61,12 +61,14 @@ double yarn_magnitude(double factor, double scale) { return factor <= 1 ? 1 : 0.
 
 Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double default_theta, double partial)
     : interleaved_(config.boolean("rope_interleaved", false)), max_positions_(max_positions) {
-  const std::string at = config.has("rope_parameters.rope_theta") || config.has("rope_parameters.rope_type") ? "rope_parameters." : "rope_scaling.";
+  const std::string at =
+      config.has("rope_parameters.rope_theta") || config.has("rope_parameters.rope_type") ? "rope_parameters." : "rope_scaling.";
   theta_ = config.number(at + "rope_theta", config.number("rope_theta", default_theta));
-  if (!(theta_ > 1)) config.reject("rope_theta", "a number above 1");
+  if (!(theta_ > 1) || !(theta_ < 1e30))
+    config.reject(config.has(at + "rope_theta") ? at + "rope_theta" : "rope_theta", "a number above 1, below 1e30");
   partial = config.number(at + "partial_rotary_factor", config.number("partial_rotary_factor", partial));
   if (!(partial > 0) || partial > 1) config.reject("partial_rotary_factor", "a number above 0, at most 1");
-  rotary_ = static_cast<size_t>(static_cast<double>(head_size) * partial);
+  rotary_ = static_cast<size_t>(static_cast<double>(head_size) * partial);  // rounded down, as Python does
   if (rotary_ == 0 || rotary_ % 2 != 0) {
     fail(Code::kInvalidArgument, "config.json", "rotary part of a head: expected an even number of features, got ", rotary_);
   }
@@ -74,10 +76,15 @@ Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double 
   const std::string type = config.string(at + "rope_type", config.string(at + "type", "default"));
   const auto positive = [&](const std::string& key) {
     const double value = config.number(at + key);
-    if (!(value > 0) || !std::isfinite(value)) config.reject(at + key, "a number above 0");
+    if (!(value > 0) || !(value < 1e30)) config.reject(at + key, "a number above 0, below 1e30");
     return value;
   };
-  original_positions_ = config.size("original_max_position_embeddings", config.size(at + "original_max_position_embeddings", max_positions));
+  const auto positive_or = [&](const std::string& key, double fallback) {
+    return config.has(at + key) && config.number(at + key) != 0 ? positive(key) : fallback;
+  };
+  const std::string kOriginal = "original_max_position_embeddings", original_key = config.has(kOriginal) ? kOriginal : at + kOriginal;
+  original_positions_ = config.size(original_key, max_positions);
+  if (original_positions_ < 2) config.reject(original_key, "a whole number above 1");
   const double original = static_cast<double>(original_positions_);
   fixed_ = inverse_powers(theta_, rotary_);
 
@@ -90,25 +97,29 @@ Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double 
     factor_ = positive("factor");
     if (rotary_ <= 2) config.reject(at + "rope_type", "a rotary part of more than 2 features for dynamic scaling");
   } else if (type == "llama3") {
-    stretch_llama3(fixed_, positive("factor"), positive("low_freq_factor"), positive("high_freq_factor"), original);
+    const double low = positive("low_freq_factor"), high = positive("high_freq_factor");
+    if (!(high > low)) config.reject(at + "high_freq_factor", "a number above low_freq_factor");
+    stretch_llama3(fixed_, positive("factor"), low, high, original);
   } else if (type == "yarn" || type == "longrope") {
     const double ratio = static_cast<double>(max_positions) / original;
     factor_ = config.has(at + "factor") ? positive("factor") : ratio;
     if (type == "yarn") {
-      const double scale = config.number(at + "mscale", 0), scale_all = config.number(at + "mscale_all_dim", 0);
-      attention_factor_ = scale != 0 && scale_all != 0 ? yarn_magnitude(factor_, scale) / yarn_magnitude(factor_, scale_all) : yarn_magnitude(factor_, 1);
-      stretch_yarn(fixed_, theta_, rotary_, factor_, config.number(at + "beta_fast", 32), config.number(at + "beta_slow", 1), original,
+      const double scale = positive_or("mscale", 0), scale_all = positive_or("mscale_all_dim", 0);
+      attention_factor_ =
+          scale != 0 && scale_all != 0 ? yarn_magnitude(factor_, scale) / yarn_magnitude(factor_, scale_all) : yarn_magnitude(factor_, 1);
+      stretch_yarn(fixed_, theta_, rotary_, factor_, positive_or("beta_fast", 32), positive_or("beta_slow", 1), original,
                    config.boolean(at + "truncate", true));
     } else {
       kind_ = Kind::kLong;
       attention_factor_ = factor_ <= 1 ? 1 : std::sqrt(1 + std::log(factor_) / std::log(original));
       for (const char* key : {"short_factor", "long_factor"}) {
         const std::vector<double> scales = config.numbers(at + key);
-        if (scales.size() != rotary_ / 2) config.reject(at + key, join(rotary_ / 2, " numbers"));
+        const bool sound = std::all_of(scales.begin(), scales.end(), [](double s) { return s > 0 && s < 1e30; });
+        if (scales.size() != rotary_ / 2 || !sound) config.reject(at + key, join(rotary_ / 2, " numbers above 0, below 1e30"));
         (key[0] == 's' ? fixed_ : long_) = inverse_powers(theta_, rotary_, scales);
       }
     }
-    attention_factor_ = config.number(at + "attention_factor", attention_factor_);
+    if (config.has(at + "attention_factor")) attention_factor_ = positive("attention_factor");
   } else {
     fail(Code::kUnsupported, "config.json", at, "rope_type: expected default, linear, dynamic, llama3, yarn or longrope, got '", type, "'");
   }

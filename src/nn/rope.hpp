@@ -43,11 +43,11 @@ class Rope {
   size_t rotary_ = 0;
   double theta_ = 10000;
   double factor_ = 1;
-  double attention_factor_ = 1;       // multiplies cosines and sines (yarn, longrope)
+  double attention_factor_ = 1;  // multiplies cosines and sines (yarn, longrope)
   size_t max_positions_ = 0;
   size_t original_positions_ = 0;
-  std::vector<float> fixed_;          // (rotary / 2): the frequencies; kLong: those of short texts
-  std::vector<float> long_;           // (rotary / 2): kLong, texts beyond original_positions_
+  std::vector<float> fixed_;  // (rotary / 2): the frequencies; kLong: those of short texts
+  std::vector<float> long_;   // (rotary / 2): kLong, texts beyond original_positions_
 };
 
 }  // namespace wf

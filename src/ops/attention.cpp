@@ -3,10 +3,10 @@
 
 namespace wf {
 
-void attention(Context& ctx, const kernels::AttentionShape& shape, const kernels::AttentionMask& mask, const Tensor& q,
-               const Tensor& k, const Tensor& v, const Tensor& out, float* weights_out) {
-  if (q.cols != shape.H * shape.Dk || k.cols != shape.Hk * shape.Dk || v.cols != shape.Hk * shape.Dv ||
-      out.cols != shape.H * shape.Dv || k.rows != v.rows || q.rows != out.rows) {
+void attention(Context& ctx, const kernels::AttentionShape& shape, const kernels::AttentionMask& mask, const Tensor& q, const Tensor& k,
+               const Tensor& v, const Tensor& out, float* weights_out) {
+  if (q.cols != shape.H * shape.Dk || k.cols != shape.Hk * shape.Dk || v.cols != shape.Hk * shape.Dv || out.cols != shape.H * shape.Dv ||
+      k.rows != v.rows || q.rows != out.rows) {
     fail(Code::kShapeMismatch, "attention", "expected q, k, v of ", shape.H * shape.Dk, ", ", shape.Hk * shape.Dk, " and ",
          shape.Hk * shape.Dv, " features, got ", q.cols, ", ", k.cols, " and ", v.cols);
   }
@@ -21,9 +21,9 @@ void attention(Context& ctx, const kernels::AttentionShape& shape, const kernels
   ctx.tape->record([&ctx, shape, mask, q, k, v, out, weights_out, T, S, scratch_floats] {
     if (!ctx.tape->reached(out)) return;
     const float* dout = ctx.tape->gradient(out);
-    float* dq = ctx.tape->gradient(q);
-    float* dk = ctx.tape->gradient(k);
-    float* dv = ctx.tape->gradient(v);
+    float* dq = ctx.tape->sink(q);
+    float* dk = ctx.tape->sink(k);
+    float* dv = ctx.tape->sink(v);
     Scratch scratch(ctx, scratch_floats);
     kernels::attention_backward(shape, mask, q.data, q.stride, k.data, k.stride, v.data, v.stride, weights_out, dout, out.stride, dq,
                                 q.stride, dk, k.stride, dv, v.stride, T, S, scratch);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/arena.hpp"
+#include "core/shape.hpp"
 #include "ops/observer.hpp"
 #include "ops/tape.hpp"
 #include "ops/tensor.hpp"
@@ -18,7 +19,7 @@ struct Context {
 
   // A (rows, cols) tensor of the arena, contents undefined; tracked when there is a tape.
   Tensor tensor(size_t rows, size_t cols) {
-    Tensor made{arena.floats(rows * cols), rows, cols, cols};
+    Tensor made{arena.floats(checked_product(rows, cols, "activations")), rows, cols, cols};
     if (tape != nullptr) tape->track(made);
     return made;
   }
@@ -43,34 +44,27 @@ class Scratch {
   float* data_;
 };
 
-// The temporaries of a block: released on leaving, its result moved down to the caller's frame. Under a tape nothing is released.
+// The temporaries of a block: released on leaving. Under a tape nothing is released.
 class Scope {
  public:
   explicit Scope(Context& ctx) : ctx_(ctx), mark_(ctx.arena.mark()) {}
   ~Scope() {
-    if (!kept_) release();
+    if (ctx_.tape == nullptr) ctx_.arena.release(mark_);
   }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
-  // Ends the scope; `result`, made inside it, lives on in the frame that surrounds it.
-  Tensor keep(const Tensor& result) {
-    kept_ = true;
+  // `result`, made inside the scope, as it is to live on outside: in the memory of `into`, which is older than the scope and of
+  // the same shape. Under a tape the result itself.
+  Tensor keep(const Tensor& result, const Tensor& into) const {
     if (ctx_.tape != nullptr) return result;
-    release();
-    Tensor moved = ctx_.tensor(result.rows, result.cols);
-    for (size_t r = 0; r < result.rows; ++r) std::memmove(moved.row(r), result.row(r), result.cols * sizeof(float));
-    return moved;
+    for (size_t r = 0; r < result.rows; ++r) std::memcpy(into.row(r), result.row(r), result.cols * sizeof(float));
+    return into;
   }
 
  private:
-  void release() {
-    if (ctx_.tape == nullptr) ctx_.arena.release(mark_);
-  }
-
   Context& ctx_;
   Arena::Mark mark_;
-  bool kept_ = false;
 };
 
 }  // namespace wf

@@ -10,7 +10,8 @@ namespace {
 
 void record_linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b, const Tensor& y) {
   if (!w.trainable()) fail(Code::kUnsupported, "linear", "a gradient through frozen weights: expected a trainable model");
-  ctx.tape->record([&ctx, x, &w, &b, y] {
+  float* db = b.present() ? b.gradient() : nullptr;  // not b itself: an absent one may be a temporary
+  ctx.tape->record([&ctx, x, &w, db, y] {
     if (!ctx.tape->reached(y)) return;
     const float* dy = ctx.tape->gradient(y);
     const size_t T = y.rows, F = y.cols, D = x.cols;
@@ -20,7 +21,7 @@ void record_linear(Context& ctx, const Tensor& x, const Weight& w, const Weight&
     }
     Scratch scratch(ctx, kernels::gemm_scratch(F, D, T));
     kernels::gemm(true, false, F, D, T, dy, y.stride, x.data, x.stride, true, w.gradient(), D, scratch);
-    if (b.present()) kernels::add_rows_backward(dy, b.gradient(), T, F);
+    if (db != nullptr) kernels::add_rows_backward(dy, db, T, F);
   });
 }
 
@@ -28,6 +29,7 @@ void record_linear(Context& ctx, const Tensor& x, const Weight& w, const Weight&
 
 Tensor linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b) {
   if (x.cols != w.cols()) fail(Code::kShapeMismatch, "linear", "expected ", w.cols(), " input features, got ", x.cols);
+  if (b.present() && b.cols() != w.rows()) fail(Code::kShapeMismatch, "linear", "expected a bias of ", w.rows(), ", got ", b.cols());
   const size_t T = x.rows, D = w.cols(), F = w.rows();
   const float* bias = b.present() ? b.values() : nullptr;
   Tensor y = ctx.tensor(T, F);

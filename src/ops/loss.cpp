@@ -7,7 +7,9 @@
 namespace wf {
 
 Tensor cross_entropy(Context& ctx, const Tensor& logits, std::span<const int32_t> targets, float smoothing) {
-  if (targets.size() != logits.rows) fail(Code::kShapeMismatch, "cross_entropy", "expected ", logits.rows, " targets, got ", targets.size());
+  if (targets.size() != logits.rows)
+    fail(Code::kShapeMismatch, "cross_entropy", "expected ", logits.rows, " targets, got ", targets.size());
+  if (!logits.contiguous()) fail(Code::kInternal, "cross_entropy", "expected rows without gaps");
   size_t counted = 0;
   for (const int32_t target : targets) {
     if (target >= 0 && static_cast<size_t>(target) >= logits.cols) {
@@ -28,7 +30,8 @@ Tensor cross_entropy(Context& ctx, const Tensor& logits, std::span<const int32_t
     ctx.tape->record([&ctx, logits, targets, smoothing, loss, counted] {
       if (!ctx.tape->reached(loss)) return;
       const std::vector<float> share(logits.rows, ctx.tape->gradient(loss)[0] / static_cast<float>(counted));
-      kernels::cross_entropy_backward(logits.data, targets.data(), smoothing, share.data(), ctx.tape->gradient(logits), logits.rows, logits.cols);
+      kernels::cross_entropy_backward(logits.data, targets.data(), smoothing, share.data(), ctx.tape->sink(logits), logits.rows,
+                                      logits.cols);
     });
   }
   return loss;

@@ -15,10 +15,10 @@ enum class Site : uint8_t { kHidden, kAttention, kEncoderHidden, kEncoderAttenti
 struct AttentionRows {
   size_t layer;
   size_t head;
-  size_t sequence;      // in the batch
-  size_t query_begin;   // position of the first query row in its sequence
-  size_t queries;       // T
-  size_t keys;          // S
+  size_t sequence;       // in the batch
+  size_t query_begin;    // position of the first query row in its sequence
+  size_t queries;        // T
+  size_t keys;           // S
   const float* weights;  // (T, S) softmax of the masked scores
 };
 

@@ -42,13 +42,14 @@ Tensor gated(Context& ctx, kernels::Activation activation, const Tensor& gate, c
 Tensor softmax(Context& ctx, const Tensor& x);
 
 // Su et al. 2021, "RoFormer": turns, in place, the first `rotary` features of each head of x (T, heads * head_size) by the
-// angles whose cosines and sines are given, (T, rotary / 2) each. Backward: turns dx back.
+// angles whose cosines and sines are given, (T, rotary / 2) each. Backward: turns dx back. Under a tape, what made x must not
+// need x itself for its own backward (linear and the norms do not).
 void rotate(Context& ctx, Tensor& x, size_t head_size, size_t rotary, const float* cos, const float* sin, bool interleaved);
 
 // softmax(scale q k^T + mask) v for one sequence, keeping the weights for the backward (Vaswani et al. 2017, eq. 1).
 // q (T, H * Dk), k (S, Hk * Dk), v (S, Hk * Dv), out (T, H * Dv) a view of the caller's. `weights_out` gets (H, T, S).
-void attention(Context& ctx, const kernels::AttentionShape& shape, const kernels::AttentionMask& mask, const Tensor& q,
-               const Tensor& k, const Tensor& v, const Tensor& out, float* weights_out);
+void attention(Context& ctx, const kernels::AttentionShape& shape, const kernels::AttentionMask& mask, const Tensor& q, const Tensor& k,
+               const Tensor& v, const Tensor& out, float* weights_out);
 
 // Mean over the targets that count of -log softmax(logits)[target], (1, 1). Targets below 0 do not count; `smoothing` spreads that
 // share of each target evenly over all classes (Szegedy et al. 2016, section 7). logits (T, V), targets (T).

@@ -69,17 +69,17 @@ Tensor layer_norm(Context& ctx, const Tensor& x, const Weight& w, const Weight& 
   Tensor y = ctx.tensor(x.rows, x.cols);
   kernels::layer_norm(x.data, values_or_null(w), values_or_null(b), y.data, x.rows, x.cols, eps);
   if (ctx.tape != nullptr) {
-    ctx.tape->record([&ctx, x, &w, &b, y, eps] {
+    ctx.tape->record([&ctx, x, w = values_or_null(w), dw = gradient_or_null(w), db = gradient_or_null(b), y, eps] {
       if (!ctx.tape->reached(y)) return;
-      kernels::layer_norm_backward(x.data, values_or_null(w), ctx.tape->gradient(y), ctx.tape->gradient(x), gradient_or_null(w),
-                                   gradient_or_null(b), x.rows, x.cols, eps);
+      kernels::layer_norm_backward(x.data, w, ctx.tape->gradient(y), ctx.tape->sink(x), dw, db, x.rows, x.cols, eps);
     });
   }
   return y;
 }
 
 Tensor rms_norm(Context& ctx, const Tensor& x, const Weight& w, float offset, float eps) {
-  if (x.cols % w.cols() != 0) fail(Code::kShapeMismatch, "rms_norm", "expected a multiple of ", w.cols(), " features, got ", x.cols);
+  if (!w.present() || x.cols % w.cols() != 0)
+    fail(Code::kShapeMismatch, "rms_norm", "expected a multiple of ", w.cols(), " features, got ", x.cols);
   const size_t D = w.cols(), per_row = x.cols / D;
   Tensor y = ctx.tensor(x.rows, x.cols);
   if (x.contiguous()) {
@@ -91,7 +91,7 @@ Tensor rms_norm(Context& ctx, const Tensor& x, const Weight& w, float offset, fl
     ctx.tape->record([&ctx, x, &w, y, offset, eps, D, per_row] {
       if (!ctx.tape->reached(y)) return;
       const float* dy = ctx.tape->gradient(y);
-      float* dx = ctx.tape->gradient(x);
+      float* dx = ctx.tape->sink(x);
       for (size_t t = 0; t < x.rows; ++t) {
         kernels::rms_norm_backward(x.row(t), w.values(), offset, dy + t * y.stride, dx + t * x.stride, w.gradient(), per_row, D, eps);
       }
@@ -123,10 +123,11 @@ Tensor gated(Context& ctx, kernels::Activation activation, const Tensor& gate, c
     ctx.tape->record([&ctx, activation, gate, up, y] {
       if (!ctx.tape->reached(y)) return;
       const float* dy = ctx.tape->gradient(y);
-      float* dgate = ctx.tape->gradient(gate);
-      float* dup = ctx.tape->gradient(up);
+      float* dgate = ctx.tape->sink(gate);
+      float* dup = ctx.tape->sink(up);
       for (size_t t = 0; t < y.rows; ++t) {
-        kernels::gated_backward(activation, gate.row(t), up.row(t), dy + t * y.stride, dgate + t * gate.stride, dup + t * up.stride, y.cols);
+        kernels::gated_backward(activation, gate.row(t), up.row(t), dy + t * y.stride, dgate + t * gate.stride, dup + t * up.stride,
+                                y.cols);
       }
     });
   }
@@ -150,6 +151,7 @@ void rotate(Context& ctx, Tensor& x, size_t head_size, size_t rotary, const floa
   if (x.cols % head_size != 0 || rotary > head_size || rotary % 2 != 0) {
     fail(Code::kShapeMismatch, "rotate", "expected heads of ", head_size, " with an even rotary part, got ", x.cols, " and ", rotary);
   }
+  if (ctx.tape != nullptr && x.gradient == nullptr) fail(Code::kInternal, "rotate", "expected a tensor that gradients flow into");
   kernels::rope(x.data, x.stride, x.rows, x.cols / head_size, head_size, rotary, cos, sin, interleaved);
   if (ctx.tape != nullptr) {
     ctx.tape->record([&ctx, x, head_size, rotary, cos, sin, interleaved] {

@@ -20,6 +20,11 @@ float* Tape::gradient(const Tensor& tensor) {
   return gradient->data + tensor.gradient_offset;
 }
 
+float* Tape::sink(const Tensor& tensor) {
+  float* data = gradient(tensor);
+  return data != nullptr ? data : arena_.floats(tensor.rows * tensor.stride);
+}
+
 void Tape::backward(const Tensor& loss) {
   gradient(loss)[0] = 1;
   for (auto record = records_.rbegin(); record != records_.rend(); ++record) (*record)();

@@ -21,10 +21,13 @@ class Tape {
   // Where a backward adds its contribution to the gradient of `tensor`: zeros at first touch. Same stride as the tensor.
   // Null when no gradient flows there.
   float* gradient(const Tensor& tensor);
+  // The same, but for a tensor that no gradient flows into memory that nobody reads: for kernels that always write.
+  float* sink(const Tensor& tensor);
   // Whether anything has flowed into `tensor`: a backward with nothing to pass on returns at once.
   bool reached(const Tensor& tensor) const { return tensor.gradient != nullptr && tensor.gradient->data != nullptr; }
 
-  // d loss / d everything tracked; `loss` is (1, 1). Plays the records once and drops them.
+  // d loss / d everything tracked; `loss` is (1, 1) and tracked. Plays the records once and drops them. What the operations were
+  // given (weights, token and target ids, the context) must live until then, and the arena must not have been released.
   void backward(const Tensor& loss);
 
  private:

@@ -19,7 +19,7 @@ struct Tensor {
   size_t cols = 0;
   size_t stride = 0;
   Gradient* gradient = nullptr;  // null: no gradient flows here
-  size_t gradient_offset = 0;    // of this view's first element, when it is a slice of columns
+  size_t gradient_offset = 0;    // of this view's first element, when it is a part of the tensor
 
   bool contiguous() const { return stride == cols; }
   size_t size() const { return rows * cols; }
@@ -31,6 +31,14 @@ struct Tensor {
     view.data += begin;
     view.cols = count;
     view.gradient_offset += begin;
+    return view;
+  }
+  // Rows begin..begin + count, likewise.
+  Tensor slice(size_t begin, size_t count) const {
+    Tensor view = *this;
+    view.data += begin * stride;
+    view.rows = count;
+    view.gradient_offset += begin * stride;
     return view;
   }
 };

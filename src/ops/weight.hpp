@@ -16,7 +16,7 @@ class Weight {
   // kMatrix multiplies (and may be looked up by rows: a tied embedding); kTable is only looked up; kVector is added or scaled by.
   enum class Use : uint8_t { kMatrix, kTable, kVector };
 
-  Weight() = default;                                                              // absent: a linear layer without bias
+  Weight() = default;                                                                    // absent: a linear layer without bias
   static Weight matrix(size_t rows, size_t cols) { return {Use::kMatrix, rows, cols}; }  // (F, D)
   static Weight table(size_t rows, size_t cols) { return {Use::kTable, rows, cols}; }    // (N, D)
   static Weight vector(size_t size) { return {Use::kVector, 1, size}; }                  // (D)
@@ -41,7 +41,7 @@ class Weight {
   void read_row(size_t row, float* out) const;
 
   const void* panels() const { return data_.data(); }
-  float* values() { return data_.floats(); }              // (rows, cols); only when not packed
+  float* values() { return data_.floats(); }  // (rows, cols); only when not packed
   const float* values() const { return data_.floats(); }
   float* gradient() const { return const_cast<float*>(gradient_.floats()); }  // (rows, cols), null when frozen
   void clear_gradient();

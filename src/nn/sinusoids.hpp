@@ -1,0 +1,24 @@
+// Positions as sines and cosines of falling frequency (Vaswani et al. 2017, section 3.5): computed, so no position is too large.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ops/context.hpp"
+
+namespace wf {
+
+class Sinusoids {
+ public:
+  Sinusoids() = default;
+  explicit Sinusoids(size_t model_size);  // D, even
+
+  // y (T, D): feature 2i of row t is sin(positions[t] / 10000^(2i / D)), feature 2i + 1 its cosine. No gradient flows into it.
+  Tensor operator()(Context& ctx, std::span<const int32_t> positions) const;
+
+ private:
+  std::vector<double> frequencies_;  // (D / 2)
+};
+
+}  // namespace wf
