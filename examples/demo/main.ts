@@ -80,6 +80,12 @@ async function generate(): Promise<void> {
   const form = element<HTMLFormElement>('form');
   if (!form.reportValidity()) return;
   const text = prompt.value;
+  const numbers = model.tokenizer ? null : (text.match(/\d+/g) ?? []).map(Number);
+  if (numbers?.length === 0) {
+    say('status', 'Write at least one token id first.');
+    prompt.focus();
+    return;
+  }
   if (mode === 'chat' && text.trim() === '') {
     say('status', 'Write a message first.');
     prompt.focus();
@@ -87,6 +93,7 @@ async function generate(): Promise<void> {
   }
   const writer = model;
   const chats = mode === 'chat';
+  const talk = conversation;
   const own = new AbortController();
   running = own;
   element('problem').hidden = true;
@@ -110,48 +117,49 @@ async function generate(): Promise<void> {
     const settings = options(own.signal);
     let stream: GenerationStream<GenerateResult>;
     if (chats) {
-      if (conversation.length === 0) {
+      if (talk.length === 0) {
         output.replaceChildren();
         const system = element<HTMLTextAreaElement>('system').value.trim();
-        if (system) conversation.push({ role: 'system', content: system });
+        if (system) talk.push({ role: 'system', content: system });
       }
-      conversation.push({ role: 'user', content: text });
+      talk.push({ role: 'user', content: text });
       prompt.value = '';
       addTurn('You', text);
       paper = new Paper(addTurn('Model', ''));
       conversationCache ??= await writer.createCache();
-      stream = writer.chat(conversation, { ...settings, cache: conversationCache });
+      stream = writer.chat(talk, { ...settings, cache: conversationCache });
     } else {
       output.replaceChildren();
       add('given', text);
       paper = new Paper(add('new'));
-      stream = writer.generate(text, settings);
+      stream = writer.generate(numbers ? { inputIds: numbers } : text, settings);
     }
     output.scrollTop = output.scrollHeight;
     for await (const piece of stream) {
       if (tokens++ === 0) first = performance.now();
-      paper.write(piece.text);
+      paper.write(numbers ? ` ${piece.tokenId}` : piece.text);
     }
     const elapsed = speed();
     const result = await stream.result;
     paper.flush();
+    // Another model or a new conversation came meanwhile; the paper is theirs.
+    if (talk !== conversation) return;
     const end = endOf(result, Number(input('max-tokens').value));
     say('status', `${end} ${(result.notes ?? []).map((note) => `Note: ${note}.`).join(' ')}`.trim());
     say('speed', `${plural(result.tokenIds.length, 'token')}${elapsed ? `, ${rate(elapsed)} a second` : ''}, seed ${result.seed}`);
     // What led here: a text as the tokenizer reads it, a conversation as the template writes it.
     const before = chats
-      ? await writer.tokenize(await writer.applyChatTemplate(conversation), { addSpecialTokens: false })
-      : await writer.tokenize(text);
-    if (chats) conversation.push({ role: 'assistant', content: result.text });
+      ? await writer.tokenize(await writer.applyChatTemplate(talk), { addSpecialTokens: false })
+      : (numbers ?? (await writer.tokenize(text)));
+    if (chats) talk.push({ role: 'assistant', content: result.text });
     ids = [...before, ...result.tokenIds];
   } catch (error) {
     paper?.flush();
-    // A model that is replaced takes what it was doing with it.
-    if (!own.signal.aborted) {
+    if (talk === conversation) {
       say('status', 'Nothing more came.');
       showProblem(error);
     }
-    if (chats && conversation.at(-1)?.role === 'user') conversation.pop();
+    if (chats && talk.at(-1)?.role === 'user') talk.pop();
   } finally {
     clearInterval(timer);
     running = null;
@@ -160,6 +168,7 @@ async function generate(): Promise<void> {
     enable('copy', output.textContent !== '');
     enable('continue', !chats && output.textContent !== '');
   }
+  if (talk !== conversation) return;
   if (ids.length > 0) await attentionText(ids);
   else attentionClear('Generate a text first.');
 }
@@ -175,7 +184,7 @@ function setMode(next: 'text' | 'chat'): void {
   mode = next;
   prompt.value = drafts[mode];
   const chat = mode === 'chat';
-  say('prompt-label', chat ? 'Your message' : 'Text to continue');
+  label();
   element('generate').textContent = chat ? 'Send' : 'Generate';
   element('continue').hidden = chat;
   element('fresh').hidden = !chat;
@@ -183,6 +192,12 @@ function setMode(next: 'text' | 'chat'): void {
   element('keys').innerHTML = '';
   element('keys').append(...(chat ? keys('Enter', ' sends, ') : keys('Ctrl', ' ', 'Enter', ' generates, ')), ...keys('Esc', ' stops'));
   clearPaper();
+}
+
+/** What the box above is for. */
+function label(): void {
+  const text = model?.tokenizer === null ? 'Token ids to continue (this model has no tokenizer)' : 'Text to continue';
+  say('prompt-label', mode === 'chat' ? 'Your message' : text);
 }
 
 /** Names of keys and words between them, by turns. */
@@ -249,7 +264,7 @@ for (const id of ['temperature', 'top-p']) input(id).addEventListener('input', (
 startTheme(draw);
 startAttention();
 startModels({
-  onModel(loaded, shipped) {
+  onModel(loaded) {
     running?.abort();
     conversationCache = null;
     model = loaded;
@@ -260,9 +275,10 @@ startModels({
       setMode('text');
     }
     clearPaper();
-    if (!loaded.tokenizer) say('status', 'This model came without a tokenizer: it cannot read or write text.');
-    if (!shipped && chats && mode === 'text') prompt.value = drafts.text;
-    enable('generate', loaded.tokenizer !== null);
+    label();
+    const hasIds = /^[\d\s,]*$/.test(prompt.value);
+    if (loaded.tokenizer === null && !hasIds) prompt.value = '1 2 3';
+    enable('generate', true);
     attentionModel(loaded);
   },
   onProblem: (error) => {

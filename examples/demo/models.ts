@@ -7,7 +7,7 @@ type Source = Parameters<typeof load>[0];
 
 export interface Models {
   /** Called with a model that is ready; the one before is disposed of afterwards. */
-  onModel(model: Model, shipped: boolean): void;
+  onModel(model: Model): void;
   onProblem(error: unknown): void;
   onWarning(error: unknown): void;
 }
@@ -95,7 +95,7 @@ async function start(source: Source, name: string, options: LoadOptions): Promis
   try {
     const model = await load(source, { ...options, onProgress, signal: own.signal });
     current = model;
-    handlers.onModel(model, source === shippedUrl);
+    handlers.onModel(model);
     await before?.dispose();
     await describe(name);
     const seconds = ((performance.now() - began) / 1000).toFixed(1);
