@@ -181,7 +181,7 @@ export class Engine {
 
       native.call(() => session.allocate());
       let turned = performance.now();
-      for await (const { index, rowBegin, rowCount, bytes } of loadTensors(matches, { signal })) {
+      for await (const { index, rowBegin, rowCount, bytes } of loadTensors(checkpoint, matches, { signal })) {
         signal.throwIfAborted();
         const pointer = native.call(() => session.stage(bytes.length));
         native.write(bytes, pointer);
