@@ -82,7 +82,7 @@ class GptNeox final : public Model {
       parameters_.linear(at + "mlp.dense_4h_to_h", block.feed_forward.down);
     }
     parameters_.norm(base + "final_layer_norm", final_norm_);
-    parameters_.weight("embed_out.weight", head_);
+    parameters_.weight("embed_out.weight", head_, "lm_head.weight");
   }
 
   Weight token_embedding_;  // (V, D)

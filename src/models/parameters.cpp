@@ -54,10 +54,10 @@ std::vector<Weight*> Parameters::weights() const {
   return weights;
 }
 
-void Parameters::weight(const std::string& name, Weight& weight) {
+void Parameters::weight(const std::string& name, Weight& weight, const std::string& alias) {
   if (!weight.present()) return;
   const Shape shape = weight.use() == Weight::Use::kVector ? Shape{weight.cols()} : Shape{weight.rows(), weight.cols()};
-  list_.push_back({name, shape, &weight});
+  list_.push_back({.name = name, .shape = shape, .weight = &weight, .alias = alias});
 }
 
 void Parameters::linear(const std::string& name, Linear& linear) {

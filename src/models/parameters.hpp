@@ -24,6 +24,7 @@ struct Parameter {
   size_t row = 0;  // of the weight (an element of a vector) where it begins
   Layout layout = Layout::kRows;
   size_t heads = 1, parts = 1;  // of kByHead
+  std::string alias = {};       // another name that some files have it under, or empty
 
   size_t stored_rows() const { return shape[0]; }
   size_t row_size() const { return shape.rank() == 1 ? 1 : shape[1]; }  // elements a stored row
@@ -45,7 +46,8 @@ class Parameters {
   const std::vector<Parameter>& list() const { return list_; }
   std::vector<Weight*> weights() const;  // each once, in order
 
-  void weight(const std::string& name, Weight& weight);  // a matrix, table or vector as it is; nothing when absent
+  // A matrix, table or vector as it is; nothing when absent.
+  void weight(const std::string& name, Weight& weight, const std::string& alias = {});
   void linear(const std::string& name, Linear& linear);  // name.weight (F, D) and name.bias (F)
   void linear_rows(const std::string& name, Linear& linear, size_t row, size_t count);  // the same, for some of the rows
   void linear_transposed(const std::string& name, Linear& linear);                      // name.weight stored (D, F)
