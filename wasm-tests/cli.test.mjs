@@ -1,0 +1,152 @@
+// The command line, as a process.
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { random, recite } from './support/tiny.mjs';
+
+const program = fileURLToPath(new URL('../dist/cli.js', import.meta.url));
+const scratch = mkdtempSync(join(tmpdir(), 'wasmformer-cli-'));
+after(() => rmSync(scratch, { recursive: true }));
+
+function folder(name, files) {
+  const path = mkdtempSync(join(scratch, name));
+  for (const [file, bytes] of Object.entries(files)) writeFileSync(join(path, file), bytes);
+  return path;
+}
+const chatTemplate = '{% for m in messages %}{{ m.content }}{% endfor %}';
+const reciter = folder('recite', recite('ABCDE 😀!', { chatTemplate }));
+const model = folder('random', random(1));
+
+function run(args, { input, onStdout, onStderr, env } = {}) {
+  return new Promise((resolve) => {
+    const child = spawn(process.execPath, [program, ...args], { env: { ...process.env, ...env } });
+    let stdout = '';
+    let stderr = '';
+    child.stdout.on('data', (chunk) => {
+      stdout += chunk;
+      onStdout?.(child, stdout);
+    });
+    child.stderr.on('data', (chunk) => {
+      stderr += chunk;
+      onStderr?.(child, stderr);
+    });
+    child.stdin.end(input ?? '');
+    const timer = setTimeout(() => child.kill('SIGKILL'), 60_000);
+    child.on('close', (status, signal) => {
+      clearTimeout(timer);
+      resolve({ status, signal, stdout, stderr });
+    });
+  });
+}
+
+test('continues a prompt: text on stdout, speed on stderr', async () => {
+  const { status, stdout, stderr } = await run(['A', '--model', reciter]);
+  assert.deepEqual([status, stdout], [0, 'BCDE 😀!\n']);
+  assert.match(stderr, /^10 tokens, \d+(\.\d)? tokens\/s \(prompt 1, first after \d+ ms, stop, seed \d+\)\n$/);
+});
+
+test('the default model is the one in the package', async () => {
+  const { status, stdout, stderr } = await run(['It was a dark night, and', '--max-new-tokens', '60', '--temperature', '0.8', '--seed', '1']);
+  assert.equal(status, 0, stderr);
+  assert.ok(stdout.trim().length > 20, stdout);
+  const again = await run(['It was a dark night, and', '--max-new-tokens', '60', '--temperature', '0.8', '--seed', '1']);
+  assert.equal(again.stdout, stdout);
+});
+
+test('options in kebab-case; lists, negative numbers, switches, JSON', async () => {
+  const json = async (...args) => JSON.parse((await run(['ab', '--model', model, '--json', ...args])).stdout);
+  const plain = await json('--max-new-tokens', '4', '--no-do-sample', '--eos-token-id', 'null');
+  assert.equal(plain.tokenIds.length, 4);
+  assert.equal(plain.promptTokens, 2);
+  const other = await json('--max-new-tokens', '4', '--suppress-tokens', `${plain.tokenIds[0]}`, '--no-worker');
+  assert.notEqual(other.tokenIds[0], plain.tokenIds[0]);
+  await json('--max-new-tokens', '2', '--suppress-tokens', '1,2,3', '--presence-penalty', '-0.5', '--no-repeat-ngram-size', '2', '--bad-words-ids', '[[1],[2,3]]');
+  const several = await json('--max-new-tokens', '2', '--num-return-sequences', '2', '--temperature=1.2', '--seed', '3');
+  assert.equal(several.length, 2);
+  assert.equal(several[0].seed, 3);
+});
+
+test('stop strings, chat, standard input', async () => {
+  assert.equal((await run(['A', '--model', reciter, '--stop-strings', 'E'])).stdout, 'BCD\n');
+  assert.equal((await run(['A', '--model', reciter, '--chat'])).stdout, 'BCDE 😀!\n');
+  assert.equal((await run(['-', '--model', reciter], { input: 'A' })).stdout, 'BCDE 😀!\n');
+  assert.equal((await run(['--model', reciter], { input: 'A' })).stdout, 'BCDE 😀!\n');
+});
+
+test('mistakes: exit code 2, the reason on stderr, nothing on stdout', async () => {
+  for (const [args, message] of [
+    [['a', '--max-new-token', '3'], /Unknown option '--max-new-token'/],
+    [['a', '--max-new-tokens', 'many'], /maxNewTokens: expected an integer >= 1, got "many"/],
+    [['a', '--temperature', '-1'], /temperature/],
+    [['a', '--num-beams', '4'], /--num-beams/],
+    [['a', 'b'], /one prompt/],
+    [['cache', 'burn'], /cache list/],
+    [['a', '--dtype', 'q8'], /'q8' is not built/],
+  ]) {
+    const { status, stdout, stderr } = await run([...args, '--model', reciter]);
+    assert.deepEqual([status, stdout], [2, ''], stderr);
+    assert.match(stderr, message);
+  }
+});
+
+test('failures: exit code 1 and the error’s code', async () => {
+  const { status, stdout, stderr } = await run(['a', '--model', join(scratch, 'none')]);
+  assert.deepEqual([status, stdout], [1, '']);
+  assert.match(stderr, /^wasmformer: [a-z-]+: \[/);
+});
+
+test('--help and --version', async () => {
+  const help = await run(['--help']);
+  assert.equal(help.status, 0);
+  assert.match(help.stdout, /--max-new-tokens/);
+  assert.equal((await run(['-h'])).stdout, help.stdout);
+  const { version } = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8'));
+  assert.equal((await run(['--version'])).stdout, `${version}\n`);
+});
+
+test('info prints architecture, parameters, memory by dtype, and reads no weights', async () => {
+  const files = random(1);
+  // The data is cut off: reading it would fail.
+  const header = Number(new DataView(files['model.safetensors'].buffer).getBigUint64(0, true));
+  const whole = folder('whole', files);
+  const { status, stdout } = await run(['info', whole]);
+  assert.equal(status, 0);
+  assert.ok(header > 0);
+  assert.match(stdout, /architecture +llama, 1 layers, 4 heads/);
+  assert.match(stdout, /parameters +[\d,]+/);
+  for (const dtype of ['f32', 'f16', 'bf16']) assert.match(stdout, new RegExp(`memory ${dtype} +weights [\\d.]+ MB`));
+  const found = JSON.parse((await run(['info', whole, '--json'])).stdout);
+  assert.ok(found.memory.f32.weights > found.memory.f16.weights);
+});
+
+test('cache list and clear', async () => {
+  const cacheDir = join(scratch, 'cache');
+  assert.deepEqual(await run(['cache', 'list', '--cache-dir', cacheDir]), { status: 0, signal: null, stdout: '', stderr: '' });
+  const { status, stdout } = await run(['cache', 'clear', '--cache-dir', cacheDir]);
+  assert.deepEqual([status, stdout], [0, '0.0 kB freed\n']);
+});
+
+test('an interrupt ends cleanly with what there is', async () => {
+  const { status, signal, stdout, stderr } = await run(['ab', '--model', model, '--max-new-tokens', '1000000', '--eos-token-id', 'null'], {
+    onStdout: (child, text) => {
+      if (text.length > 20 && !child.interrupted) {
+        child.interrupted = true;
+        child.kill('SIGINT');
+      }
+    },
+  });
+  assert.deepEqual([status, signal], [130, null]);
+  assert.ok(stdout.endsWith('\n'));
+  assert.match(stderr, /aborted/);
+});
+
+test('a reader that leaves ends the program', async () => {
+  const { signal } = await run(['ab', '--model', model, '--max-new-tokens', '1000000', '--eos-token-id', 'null'], {
+    onStdout: (child) => child.stdout.destroy(),
+  });
+  assert.notEqual(signal, 'SIGKILL');
+});
