@@ -4,11 +4,13 @@ import { after, before, describe, test } from 'node:test';
 import { load } from '../dist/node.js';
 import { bos, chain, eos, llama, numbers, random, recite, special } from './support/tiny.mjs';
 
-const code = (expected, message = /./) => (error) => {
-  assert.equal(error.code, expected, error.stack);
-  assert.match(error.message, message);
-  return true;
-};
+const code =
+  (expected, message = /./) =>
+  (error) => {
+    assert.equal(error.code, expected, error.stack);
+    assert.match(error.message, message);
+    return true;
+  };
 
 async function collect(stream) {
   const pieces = [];
@@ -37,8 +39,14 @@ for (const worker of [true, false]) {
       const stream = lm.generate('Once', { maxNewTokens: 12, topP: 0.9, seed: 7, minNewTokens: 12 });
       const pieces = await collect(stream);
       const result = await stream.result;
-      assert.deepEqual(pieces.map(({ tokenId }) => tokenId), result.tokenIds);
-      assert.deepEqual(pieces.map(({ index }) => index), [...result.tokenIds.keys()]);
+      assert.deepEqual(
+        pieces.map(({ tokenId }) => tokenId),
+        result.tokenIds,
+      );
+      assert.deepEqual(
+        pieces.map(({ index }) => index),
+        [...result.tokenIds.keys()],
+      );
       assert.ok(pieces.every(({ sequence }) => sequence === 0));
       assert.equal(pieces.map(({ text }) => text).join(''), result.text);
       assert.equal(result.text, await lm.decode(result.tokenIds));
@@ -75,7 +83,10 @@ for (const worker of [true, false]) {
       }
       const { finishReason, tokenIds, text } = await stream.result;
       assert.equal(finishReason, 'aborted');
-      assert.deepEqual(pieces.map(({ tokenId }) => tokenId), tokenIds);
+      assert.deepEqual(
+        pieces.map(({ tokenId }) => tokenId),
+        tokenIds,
+      );
       assert.equal(pieces.map((piece) => piece.text).join(''), text);
       const before = await lm.generate('a', { signal: AbortSignal.abort() }).result;
       assert.deepEqual([before.finishReason, before.tokenIds], ['aborted', []]);
@@ -166,8 +177,18 @@ describe('options', () => {
   });
 
   test('what is known and not built is unsupported, unless it asks for nothing', async () => {
-    for (const options of [{ numBeams: 2 }, { penaltyAlpha: 0.6 }, { lengthPenalty: 2 }, { guidanceScale: 1.5 }, { watermarkingConfig: {} },
-      { outputAttentions: true }, { attentions: true }, { forceWordsIds: [[1]] }, { useCache: false }, { tokenHealing: true }]) {
+    for (const options of [
+      { numBeams: 2 },
+      { penaltyAlpha: 0.6 },
+      { lengthPenalty: 2 },
+      { guidanceScale: 1.5 },
+      { watermarkingConfig: {} },
+      { outputAttentions: true },
+      { attentions: true },
+      { forceWordsIds: [[1]] },
+      { useCache: false },
+      { tokenHealing: true },
+    ]) {
       assert.throws(() => lm.generate('a', options), code('unsupported', new RegExp(Object.keys(options)[0])));
     }
     const inert = { numBeams: 1, lengthPenalty: 1, earlyStopping: false, useCache: true, outputScores: false, diversityPenalty: 0 };
@@ -176,7 +197,9 @@ describe('options', () => {
 
   test('a sampling option turns sampling on; against doSample: false it throws', async () => {
     const greedy = await lm.generate('ab', { maxNewTokens: 8, minNewTokens: 8 }).result;
-    const sampled = await Promise.all([1, 2, 3].map((seed) => lm.generate('ab', { maxNewTokens: 8, minNewTokens: 8, temperature: 2, seed }).result));
+    const sampled = await Promise.all(
+      [1, 2, 3].map((seed) => lm.generate('ab', { maxNewTokens: 8, minNewTokens: 8, temperature: 2, seed }).result),
+    );
     assert.ok(sampled.some(({ tokenIds }) => String(tokenIds) !== String(greedy.tokenIds)));
     assert.throws(() => lm.generate('a', { doSample: false, topP: 0.5 }), code('invalid-argument', /topP/));
     // A seed alone asks for nothing.
@@ -202,7 +225,10 @@ describe('options', () => {
     assert.equal(results.length, 6);
     for (const [sequence, { tokenIds, text, promptTokens }] of results.entries()) {
       const own = pieces.filter((piece) => piece.sequence === sequence);
-      assert.deepEqual(own.map(({ tokenId }) => tokenId), tokenIds);
+      assert.deepEqual(
+        own.map(({ tokenId }) => tokenId),
+        tokenIds,
+      );
       assert.equal(own.map((piece) => piece.text).join(''), text);
       assert.equal(promptTokens, sequence < 3 ? 2 : 1);
     }
@@ -250,96 +276,145 @@ describe('options', () => {
 
 describe('generation_config.json', () => {
   test('supplies the defaults, sampling included; null switches a value off', () =>
-    withModel(random(3, { generationConfig: { do_sample: true, temperature: 1.7, top_k: 5, max_new_tokens: 9, eos_token_id: null } }), async (lm) => {
-      const a = await lm.generate('ab', { seed: 1 }).result;
-      const b = await lm.generate('ab', { seed: 1, doSample: true, temperature: 1.7, topK: 5, maxNewTokens: 9 }).result;
-      assert.deepEqual(a, b);
-      assert.equal(a.tokenIds.length, 9);
-      const others = await Promise.all([2, 3, 4].map((seed) => lm.generate('ab', { seed }).result));
-      assert.ok(others.some(({ tokenIds }) => String(tokenIds) !== String(a.tokenIds)));
-      const greedy = await lm.generate('ab', { doSample: false, seed: 1 }).result;
-      assert.deepEqual(greedy.tokenIds, (await lm.generate('ab', { doSample: false, seed: 2 }).result).tokenIds);
-      assert.equal((await lm.generate('ab', { maxLength: 6 }).result).tokenIds.length, 4, 'the caller’s length beats the model’s');
-      assert.equal((await lm.generate('ab', { maxNewTokens: null }).result).tokenIds.length, 256);
-    }, { worker: false }));
+    withModel(
+      random(3, { generationConfig: { do_sample: true, temperature: 1.7, top_k: 5, max_new_tokens: 9, eos_token_id: null } }),
+      async (lm) => {
+        const a = await lm.generate('ab', { seed: 1 }).result;
+        const b = await lm.generate('ab', { seed: 1, doSample: true, temperature: 1.7, topK: 5, maxNewTokens: 9 }).result;
+        assert.deepEqual(a, b);
+        assert.equal(a.tokenIds.length, 9);
+        const others = await Promise.all([2, 3, 4].map((seed) => lm.generate('ab', { seed }).result));
+        assert.ok(others.some(({ tokenIds }) => String(tokenIds) !== String(a.tokenIds)));
+        const greedy = await lm.generate('ab', { doSample: false, seed: 1 }).result;
+        assert.deepEqual(greedy.tokenIds, (await lm.generate('ab', { doSample: false, seed: 2 }).result).tokenIds);
+        assert.equal((await lm.generate('ab', { maxLength: 6 }).result).tokenIds.length, 4, 'the caller’s length beats the model’s');
+        assert.equal((await lm.generate('ab', { maxNewTokens: null }).result).tokenIds.length, 256);
+      },
+      { worker: false },
+    ));
 
   test('asking for beams is an error until they are overridden', () =>
-    withModel(random(3, { generationConfig: { num_beams: 4, length_penalty: 2 } }), async (lm) => {
-      assert.throws(() => lm.generate('ab'), code('unsupported', /numBeams: 4 \(from generation_config.json\)/));
-      assert.equal((await lm.generate('ab', { numBeams: 1, maxNewTokens: 2 }).result).tokenIds.length, 2);
-    }, { worker: false }));
+    withModel(
+      random(3, { generationConfig: { num_beams: 4, length_penalty: 2 } }),
+      async (lm) => {
+        assert.throws(() => lm.generate('ab'), code('unsupported', /numBeams: 4 \(from generation_config.json\)/));
+        assert.equal((await lm.generate('ab', { numBeams: 1, maxNewTokens: 2 }).result).tokenIds.length, 2);
+      },
+      { worker: false },
+    ));
 
   test('end-of-sequence tokens may be a list', () =>
-    withModel(chain((token) => (token + 1) % 250, { generationConfig: { eos_token_id: [eos, 70] } }), async (lm) => {
-      const { tokenIds, finishReason, text } = await lm.generate('A').result;
-      assert.deepEqual(tokenIds, [66, 67, 68, 69, 70]);
-      assert.deepEqual([finishReason, text], ['stop', 'BCDEF']);
-    }, { worker: false }));
+    withModel(
+      chain((token) => (token + 1) % 250, { generationConfig: { eos_token_id: [eos, 70] } }),
+      async (lm) => {
+        const { tokenIds, finishReason, text } = await lm.generate('A').result;
+        assert.deepEqual(tokenIds, [66, 67, 68, 69, 70]);
+        assert.deepEqual([finishReason, text], ['stop', 'BCDEF']);
+      },
+      { worker: false },
+    ));
 });
 
 describe('text', () => {
   test('is cut only where UTF-8 is complete', () =>
-    withModel(recite('A😀b你'), async (lm) => {
-      const stream = lm.generate('A');
-      const pieces = await collect(stream);
-      assert.deepEqual(pieces.map(({ text }) => text), ['', '', '', '😀', 'b', '', '', '你', '']);
-      const { text, finishReason, tokenIds } = await stream.result;
-      assert.deepEqual([text, finishReason, tokenIds.at(-1)], ['😀b你', 'stop', eos]);
-    }, { worker: false }));
+    withModel(
+      recite('A😀b你'),
+      async (lm) => {
+        const stream = lm.generate('A');
+        const pieces = await collect(stream);
+        assert.deepEqual(
+          pieces.map(({ text }) => text),
+          ['', '', '', '😀', 'b', '', '', '你', ''],
+        );
+        const { text, finishReason, tokenIds } = await stream.result;
+        assert.deepEqual([text, finishReason, tokenIds.at(-1)], ['😀b你', 'stop', eos]);
+      },
+      { worker: false },
+    ));
 
   test('what is cut off by the length limit comes with the last piece', () =>
-    withModel(recite('A😀'), async (lm) => {
-      const stream = lm.generate('A', { maxNewTokens: 3 });
-      const pieces = await collect(stream);
-      const { text, tokenIds } = await stream.result;
-      assert.equal(pieces.map((piece) => piece.text).join(''), text);
-      assert.equal(text, await lm.decode(tokenIds));
-      assert.equal(text, '\ufffd');
-    }, { worker: false }));
+    withModel(
+      recite('A😀'),
+      async (lm) => {
+        const stream = lm.generate('A', { maxNewTokens: 3 });
+        const pieces = await collect(stream);
+        const { text, tokenIds } = await stream.result;
+        assert.equal(pieces.map((piece) => piece.text).join(''), text);
+        assert.equal(text, await lm.decode(tokenIds));
+        assert.equal(text, '\ufffd');
+      },
+      { worker: false },
+    ));
 
   test('special tokens are left out unless asked for', () =>
-    withModel(chain((token) => ({ 65: special, [special]: 66, 66: eos })[token]), async (lm) => {
-      assert.equal((await lm.generate('A').result).text, 'B');
-      assert.equal((await lm.generate('A', { skipSpecialTokens: false }).result).text, '<tool>B<eos>');
-      assert.equal((await lm.generate('A', { stopStrings: '<tool>' }).result).finishReason, 'stop');
-      assert.deepEqual((await lm.generate('A', { stopStrings: '<tool>' }).result).tokenIds, [special]);
-    }, { worker: false }));
+    withModel(
+      chain((token) => ({ 65: special, [special]: 66, 66: eos })[token]),
+      async (lm) => {
+        assert.equal((await lm.generate('A').result).text, 'B');
+        assert.equal((await lm.generate('A', { skipSpecialTokens: false }).result).text, '<tool>B<eos>');
+        assert.equal((await lm.generate('A', { stopStrings: '<tool>' }).result).finishReason, 'stop');
+        assert.deepEqual((await lm.generate('A', { stopStrings: '<tool>' }).result).tokenIds, [special]);
+      },
+      { worker: false },
+    ));
 
   test('stop strings are cut, and what may become one is held back', () =>
-    withModel(recite('ABCDEFGHIJ'), async (lm) => {
-      const stream = lm.generate('A', { stopStrings: ['EFX', 'GHI'] });
-      const pieces = await collect(stream);
-      assert.deepEqual(pieces.map(({ text }) => text), ['B', 'C', 'D', '', '', 'EF', '', '']);
-      const { text, finishReason, tokenIds } = await stream.result;
-      assert.deepEqual([text, finishReason, tokenIds.length], ['BCDEF', 'stop', 8]);
-      const held = await lm.generate('A', { stopStrings: 'DEFX', maxNewTokens: 4 }).result;
-      assert.deepEqual([held.text, held.finishReason], ['BCDE', 'length']);
-      // Inside one piece, at the very beginning, and never.
-      assert.equal((await lm.generate('A', { stopStrings: ['B'] }).result).text, '');
-      assert.equal((await lm.generate('A', { stopStrings: ['Z'] }).result).text, 'BCDEFGHIJ');
-    }, { worker: false }));
+    withModel(
+      recite('ABCDEFGHIJ'),
+      async (lm) => {
+        const stream = lm.generate('A', { stopStrings: ['EFX', 'GHI'] });
+        const pieces = await collect(stream);
+        assert.deepEqual(
+          pieces.map(({ text }) => text),
+          ['B', 'C', 'D', '', '', 'EF', '', ''],
+        );
+        const { text, finishReason, tokenIds } = await stream.result;
+        assert.deepEqual([text, finishReason, tokenIds.length], ['BCDEF', 'stop', 8]);
+        const held = await lm.generate('A', { stopStrings: 'DEFX', maxNewTokens: 4 }).result;
+        assert.deepEqual([held.text, held.finishReason], ['BCDE', 'length']);
+        // Inside one piece, at the very beginning, and never.
+        assert.equal((await lm.generate('A', { stopStrings: ['B'] }).result).text, '');
+        assert.equal((await lm.generate('A', { stopStrings: ['Z'] }).result).text, 'BCDEFGHIJ');
+      },
+      { worker: false },
+    ));
 
   test('a stop string made of parts of characters is found', () =>
-    withModel(recite('A你b'), async (lm) => {
-      assert.deepEqual((({ text, finishReason }) => [text, finishReason])(await lm.generate('A', { stopStrings: '你' }).result), ['', 'stop']);
-    }, { worker: false }));
+    withModel(
+      recite('A你b'),
+      async (lm) => {
+        assert.deepEqual((({ text, finishReason }) => [text, finishReason])(await lm.generate('A', { stopStrings: '你' }).result), [
+          '',
+          'stop',
+        ]);
+      },
+      { worker: false },
+    ));
 
   test('one sequence of a batch stops, the others go on', () =>
-    withModel(recite('ABCDEFGH'), async (lm) => {
-      const [a, b] = await lm.generate(['A', 'D'], { stopStrings: 'C' }).result;
-      assert.deepEqual([a.text, a.finishReason], ['B', 'stop']);
-      assert.deepEqual([b.text, b.finishReason], ['EFGH', 'stop']);
-    }, { worker: false }));
+    withModel(
+      recite('ABCDEFGH'),
+      async (lm) => {
+        const [a, b] = await lm.generate(['A', 'D'], { stopStrings: 'C' }).result;
+        assert.deepEqual([a.text, a.finishReason], ['B', 'stop']);
+        assert.deepEqual([b.text, b.finishReason], ['EFGH', 'stop']);
+      },
+      { worker: false },
+    ));
 
   test('words like constructor are words', () =>
-    withModel(random(4), async (lm) => {
-      for (const word of ['constructor', '__proto__', 'toString', 'hasOwnProperty']) {
-        assert.equal(await lm.decode(await lm.tokenize(word)), word);
-        assert.equal((await lm.generate(word, { maxNewTokens: 1 }).result).promptTokens, word.length);
-      }
-      assert.deepEqual(await lm.tokenize(['a', 'bc']), [[97], [98, 99]]);
-      assert.deepEqual(await lm.decode([[97], [98, 99]]), ['a', 'bc']);
-    }, { worker: false }));
+    withModel(
+      random(4),
+      async (lm) => {
+        for (const word of ['constructor', '__proto__', 'toString', 'hasOwnProperty']) {
+          assert.equal(await lm.decode(await lm.tokenize(word)), word);
+          assert.equal((await lm.generate(word, { maxNewTokens: 1 }).result).promptTokens, word.length);
+        }
+        assert.deepEqual(await lm.tokenize(['a', 'bc']), [[97], [98, 99]]);
+        assert.deepEqual(await lm.decode([[97], [98, 99]]), ['a', 'bc']);
+      },
+      { worker: false },
+    ));
 });
 
 describe('context', () => {
@@ -359,7 +434,12 @@ describe('context', () => {
       put(`${name}.weight`, [d], 1);
       put(`${name}.bias`, [d], 0);
     }
-    for (const [name, from, to] of [['attn.c_attn', d, 3 * d], ['attn.c_proj', d, d], ['mlp.c_fc', d, 4 * d], ['mlp.c_proj', 4 * d, d]]) {
+    for (const [name, from, to] of [
+      ['attn.c_attn', d, 3 * d],
+      ['attn.c_proj', d, d],
+      ['mlp.c_fc', d, 4 * d],
+      ['mlp.c_proj', 4 * d, d],
+    ]) {
       put(`h.0.${name}.weight`, [from, to]);
       put(`h.0.${name}.bias`, [to], 0);
     }
@@ -367,75 +447,114 @@ describe('context', () => {
   };
   const files = async () => {
     const { safetensors } = await import('./support/tiny.mjs');
-    const config = { model_type: 'gpt2', n_embd: 8, n_head: 2, n_layer: 1, n_positions: 16, vocab_size: 264, layer_norm_epsilon: 1e-5, activation_function: 'gelu_new', eos_token_id: eos, bos_token_id: bos };
+    const config = {
+      model_type: 'gpt2',
+      n_embd: 8,
+      n_head: 2,
+      n_layer: 1,
+      n_positions: 16,
+      vocab_size: 264,
+      layer_norm_epsilon: 1e-5,
+      activation_function: 'gelu_new',
+      eos_token_id: eos,
+      bos_token_id: bos,
+    };
     return { 'config.json': new TextEncoder().encode(JSON.stringify(config)), 'model.safetensors': safetensors(gpt2()) };
   };
   const ids = (length) => ({ inputIds: Array.from({ length }, (_, i) => i) });
 
   test('a learned position table is a wall', async () =>
-    withModel(await files(), async (lm) => {
-      assert.equal(lm.info().contextIsWall, true);
-      const options = { eosTokenId: null, maxNewTokens: 100 };
-      const { tokenIds, finishReason } = await lm.generate(ids(10), options).result;
-      // The last token generated is never fed, so that one more fits than the table has rows.
-      assert.deepEqual([tokenIds.length, finishReason], [7, 'length']);
-      assert.equal((await lm.generate(ids(16), options).result).tokenIds.length, 1);
-      await assert.rejects(lm.generate(ids(17), options).result, code('invalid-argument', /at most 16 tokens.*got 17/));
-      const cut = await lm.generate(ids(40), { ...options, truncation: true }).result;
-      assert.equal(cut.promptTokens, 8);
-      assert.match(cut.notes[0], /cut from 40 to 8/);
-      const left = await lm.generate({ inputIds: ids(40).inputIds.slice(-8) }, options).result;
-      assert.deepEqual(cut.tokenIds, left.tokenIds);
-      const right = await lm.generate(ids(8), options).result;
-      assert.deepEqual((await lm.generate(ids(40), { ...options, truncation: 'right' }).result).tokenIds, right.tokenIds);
-      const room = await lm.generate(ids(40), { eosTokenId: null, maxNewTokens: 4, truncation: 'left' }).result;
-      assert.deepEqual([room.promptTokens, room.tokenIds.length], [12, 4]);
-      await assert.rejects(lm.forward({ inputIds: [ids(17).inputIds] }), code('invalid-argument'));
-    }, { worker: false }));
+    withModel(
+      await files(),
+      async (lm) => {
+        assert.equal(lm.info().contextIsWall, true);
+        const options = { eosTokenId: null, maxNewTokens: 100 };
+        const { tokenIds, finishReason } = await lm.generate(ids(10), options).result;
+        // The last token generated is never fed, so that one more fits than the table has rows.
+        assert.deepEqual([tokenIds.length, finishReason], [7, 'length']);
+        assert.equal((await lm.generate(ids(16), options).result).tokenIds.length, 1);
+        await assert.rejects(lm.generate(ids(17), options).result, code('invalid-argument', /at most 16 tokens.*got 17/));
+        const cut = await lm.generate(ids(40), { ...options, truncation: true }).result;
+        assert.equal(cut.promptTokens, 8);
+        assert.match(cut.notes[0], /cut from 40 to 8/);
+        const left = await lm.generate({ inputIds: ids(40).inputIds.slice(-8) }, options).result;
+        assert.deepEqual(cut.tokenIds, left.tokenIds);
+        const right = await lm.generate(ids(8), options).result;
+        assert.deepEqual((await lm.generate(ids(40), { ...options, truncation: 'right' }).result).tokenIds, right.tokenIds);
+        const room = await lm.generate(ids(40), { eosTokenId: null, maxNewTokens: 4, truncation: 'left' }).result;
+        assert.deepEqual([room.promptTokens, room.tokenIds.length], [12, 4]);
+        await assert.rejects(lm.forward({ inputIds: [ids(17).inputIds] }), code('invalid-argument'));
+      },
+      { worker: false },
+    ));
 
   test('rotary positions go on past the configured length, and the result says so', () =>
-    withModel(random(6, { config: { max_position_embeddings: 16 } }), async (lm) => {
-      assert.equal(lm.info().contextIsWall, false);
-      assert.equal(lm.info().contextLength, 16);
-      const far = await lm.generate(ids(10), { eosTokenId: null, maxNewTokens: 20 }).result;
-      assert.equal(far.tokenIds.length, 20);
-      assert.match(far.notes[0], /30 tokens are more than the 16/);
-      assert.equal((await lm.generate(ids(10), { eosTokenId: null, maxNewTokens: 6 }).result).notes, undefined);
-      assert.equal((await lm.generate(ids(20), { eosTokenId: null, maxNewTokens: 4, truncation: true }).result).promptTokens, 12);
-    }, { worker: false }));
+    withModel(
+      random(6, { config: { max_position_embeddings: 16 } }),
+      async (lm) => {
+        assert.equal(lm.info().contextIsWall, false);
+        assert.equal(lm.info().contextLength, 16);
+        const far = await lm.generate(ids(10), { eosTokenId: null, maxNewTokens: 20 }).result;
+        assert.equal(far.tokenIds.length, 20);
+        assert.match(far.notes[0], /30 tokens are more than the 16/);
+        assert.equal((await lm.generate(ids(10), { eosTokenId: null, maxNewTokens: 6 }).result).notes, undefined);
+        assert.equal((await lm.generate(ids(20), { eosTokenId: null, maxNewTokens: 4, truncation: true }).result).promptTokens, 12);
+      },
+      { worker: false },
+    ));
 });
 
 describe('chat', () => {
-  const chatTemplate = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[a]{% endif %}{{ extra }}";
+  const chatTemplate =
+    '{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[a]{% endif %}{{ extra }}';
   test('goes through the model’s template', () =>
-    withModel(random(7, { chatTemplate }), async (lm) => {
-      assert.equal(lm.tokenizer.hasChatTemplate, true);
-      const messages = [{ role: 'system', content: 'be' }, { role: 'user', content: 'hi' }];
-      assert.equal(await lm.applyChatTemplate(messages), '[system]be[user]hi[a]');
-      assert.equal(await lm.applyChatTemplate(messages, { addGenerationPrompt: false, templateVariables: { extra: '!' } }), '[system]be[user]hi!');
-      assert.equal(await lm.applyChatTemplate('hi', { chatTemplate: '{{ messages[0].content }}' }), 'hi');
-      const a = await lm.chat(messages, { maxNewTokens: 5, seed: 1, temperature: 1 }).result;
-      const b = await lm.generate('[system]be[user]hi[a]', { maxNewTokens: 5, seed: 1, temperature: 1, addSpecialTokens: false }).result;
-      assert.deepEqual(a, b);
-      assert.throws(() => lm.chat([]), code('invalid-argument'));
-      assert.throws(() => lm.chat([{ content: 'x' }]), code('invalid-argument'));
-      assert.throws(() => lm.chat('hi', { tool: [] }), code('invalid-argument', /'tools'/));
-    }, { worker: false }));
+    withModel(
+      random(7, { chatTemplate }),
+      async (lm) => {
+        assert.equal(lm.tokenizer.hasChatTemplate, true);
+        const messages = [
+          { role: 'system', content: 'be' },
+          { role: 'user', content: 'hi' },
+        ];
+        assert.equal(await lm.applyChatTemplate(messages), '[system]be[user]hi[a]');
+        assert.equal(
+          await lm.applyChatTemplate(messages, { addGenerationPrompt: false, templateVariables: { extra: '!' } }),
+          '[system]be[user]hi!',
+        );
+        assert.equal(await lm.applyChatTemplate('hi', { chatTemplate: '{{ messages[0].content }}' }), 'hi');
+        const a = await lm.chat(messages, { maxNewTokens: 5, seed: 1, temperature: 1 }).result;
+        const b = await lm.generate('[system]be[user]hi[a]', { maxNewTokens: 5, seed: 1, temperature: 1, addSpecialTokens: false }).result;
+        assert.deepEqual(a, b);
+        assert.throws(() => lm.chat([]), code('invalid-argument'));
+        assert.throws(() => lm.chat([{ content: 'x' }]), code('invalid-argument'));
+        assert.throws(() => lm.chat('hi', { tool: [] }), code('invalid-argument', /'tools'/));
+      },
+      { worker: false },
+    ));
 
   test('without a template it says so', () =>
-    withModel(random(7), async (lm) => {
-      assert.equal(lm.tokenizer.hasChatTemplate, false);
-      await assert.rejects(lm.chat('hi').result, code('unsupported', /chat template/));
-    }, { worker: false }));
+    withModel(
+      random(7),
+      async (lm) => {
+        assert.equal(lm.tokenizer.hasChatTemplate, false);
+        await assert.rejects(lm.chat('hi').result, code('unsupported', /chat template/));
+      },
+      { worker: false },
+    ));
 });
 
 test('a model without a tokenizer works with ids and says so otherwise', () =>
-  withModel(llama((name, shape) => new Float32Array(shape.reduce((a, b) => a * b, 1)).fill(name.endsWith('norm.weight') ? 1 : 0.01), { tokenizer: null }), async (lm) => {
-    assert.equal(lm.tokenizer, null);
-    const { tokenIds, text } = await lm.generate({ inputIds: [1, 2] }, { maxNewTokens: 2, eosTokenId: null }).result;
-    assert.deepEqual([tokenIds.length, text], [2, '']);
-    await assert.rejects(lm.generate('a').result, code('unsupported', /tokenizer/));
-    await assert.rejects(lm.generate({ inputIds: [1] }, { stopStrings: 'a' }).result, code('unsupported'));
-    await assert.rejects(lm.tokenize('a'), code('unsupported'));
-    await assert.rejects(lm.score('a'), code('unsupported'));
-  }));
+  withModel(
+    llama((name, shape) => new Float32Array(shape.reduce((a, b) => a * b, 1)).fill(name.endsWith('norm.weight') ? 1 : 0.01), {
+      tokenizer: null,
+    }),
+    async (lm) => {
+      assert.equal(lm.tokenizer, null);
+      const { tokenIds, text } = await lm.generate({ inputIds: [1, 2] }, { maxNewTokens: 2, eosTokenId: null }).result;
+      assert.deepEqual([tokenIds.length, text], [2, '']);
+      await assert.rejects(lm.generate('a').result, code('unsupported', /tokenizer/));
+      await assert.rejects(lm.generate({ inputIds: [1] }, { stopStrings: 'a' }).result, code('unsupported'));
+      await assert.rejects(lm.tokenize('a'), code('unsupported'));
+      await assert.rejects(lm.score('a'), code('unsupported'));
+    },
+  ));

@@ -5,16 +5,18 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
-import { fileURLToPath, pathToFileURL } from 'node:url';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { load } from '../dist/node.js';
 import { random } from './support/tiny.mjs';
 
-const code = (expected, message = /./) => (error) => {
-  assert.equal(error.code, expected, error.stack);
-  assert.match(error.message, message);
-  return true;
-};
+const code =
+  (expected, message = /./) =>
+  (error) => {
+    assert.equal(error.code, expected, error.stack);
+    assert.match(error.message, message);
+    return true;
+  };
 
 const files = random(1);
 const folder = mkdtempSync(join(tmpdir(), 'wasmformer-life-'));
@@ -27,7 +29,12 @@ const long = { maxNewTokens: 1e6, eosTokenId: null };
 /** Runs a script in a Node of its own. */
 function script(text, args = []) {
   return new Promise((resolve) => {
-    const child = spawn(process.execPath, [...args, '--input-type=module', '-e', `import { load } from ${JSON.stringify(entry)};\nconst folder = ${JSON.stringify(folder)};\n${text}`]);
+    const child = spawn(process.execPath, [
+      ...args,
+      '--input-type=module',
+      '-e',
+      `import { load } from ${JSON.stringify(entry)};\nconst folder = ${JSON.stringify(folder)};\n${text}`,
+    ]);
     let output = '';
     for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (output += chunk));
     const began = performance.now();
@@ -48,7 +55,14 @@ for (const worker of [true, false]) {
       const iteration = (async () => {
         for await (const _ of stream);
       })();
-      const queued = [lm.generate('a').result, lm.score('ab'), lm.forward({ inputIds: [[1]] }), lm.tokenize('a'), lm.memory(), lm.createCache()];
+      const queued = [
+        lm.generate('a').result,
+        lm.score('ab'),
+        lm.forward({ inputIds: [[1]] }),
+        lm.tokenize('a'),
+        lm.memory(),
+        lm.createCache(),
+      ];
       const settled = Promise.allSettled([iteration, stream.result, ...queued]);
       await sleep(30);
       await Promise.all([lm.dispose(), lm.dispose()]);
@@ -60,8 +74,17 @@ for (const worker of [true, false]) {
         }
       }
       for (const call of [
-        () => lm.generate('a').result, () => lm.chat('a').result, () => lm.score('a'), () => lm.forward({ inputIds: [[1]] }), () => lm.tokenize('a'),
-        () => lm.decode([1]), () => lm.memory(), () => lm.createCache(), () => cache.length(), () => cache.clone(), () => cache.truncate(0),
+        () => lm.generate('a').result,
+        () => lm.chat('a').result,
+        () => lm.score('a'),
+        () => lm.forward({ inputIds: [[1]] }),
+        () => lm.tokenize('a'),
+        () => lm.decode([1]),
+        () => lm.memory(),
+        () => lm.createCache(),
+        () => cache.length(),
+        () => cache.clone(),
+        () => cache.truncate(0),
       ]) {
         await assert.rejects(call, code('disposed', /disposed of/));
       }
@@ -74,7 +97,10 @@ for (const worker of [true, false]) {
     test('two models at once do not know of each other', async () => {
       const a = await load(folder, { worker });
       const b = await load(random(2), { worker });
-      const [x, y] = await Promise.all([a.generate('ab', { maxNewTokens: 20, eosTokenId: null }).result, b.generate('ab', { maxNewTokens: 20, eosTokenId: null }).result]);
+      const [x, y] = await Promise.all([
+        a.generate('ab', { maxNewTokens: 20, eosTokenId: null }).result,
+        b.generate('ab', { maxNewTokens: 20, eosTokenId: null }).result,
+      ]);
       assert.notDeepEqual(x.tokenIds, y.tokenIds);
       await a.dispose();
       assert.deepEqual((await b.generate('ab', { maxNewTokens: 20, eosTokenId: null }).result).tokenIds, y.tokenIds);
@@ -96,9 +122,12 @@ describe('a trap', () => {
     // The message arms the trap; the call itself is queued behind the generation.
     const armed = assert.rejects(lm.gradients({ trapAfter: 50 }), code('dead'));
     const pieces = [];
-    await assert.rejects(async () => {
-      for await (const piece of stream) pieces.push(piece);
-    }, code('dead', /unreachable/));
+    await assert.rejects(
+      async () => {
+        for await (const piece of stream) pieces.push(piece);
+      },
+      code('dead', /unreachable/),
+    );
     assert.ok(pieces.length > 0, 'pieces from before the trap were delivered');
     for (const { reason } of await settled) code('dead')(reason);
     await armed;
@@ -112,7 +141,12 @@ describe('a trap', () => {
 
   test('in any call, at any point of it', async () => {
     for (const trapAfter of [0, 1, 7, 40]) {
-      for (const call of [(lm) => lm.forward({ inputIds: [[1, 2]] }, { hiddenStates: true }), (lm) => lm.score('abc'), (lm) => lm.memory(), (lm) => lm.generate('abc', long).result]) {
+      for (const call of [
+        (lm) => lm.forward({ inputIds: [[1, 2]] }, { hiddenStates: true }),
+        (lm) => lm.score('abc'),
+        (lm) => lm.memory(),
+        (lm) => lm.generate('abc', long).result,
+      ]) {
         const lm = await load(folder, { workerUrl });
         lm.gradients({ trapAfter }).catch(() => {});
         // Calls that need fewer imports than that succeed, and a later one dies.
@@ -136,7 +170,10 @@ describe('a worker that dies', () => {
       import { parentPort } from 'node:worker_threads';
       parentPort.prependListener('message', ({ method, args }) => { if (method === 'gradients') args[0] === 'exit' ? process.exit(5) : setTimeout(() => { throw new Error('boom'); }); });
       await import(${JSON.stringify(new URL('../dist/node-worker.js', import.meta.url).href)});`);
-    for (const [how, message] of [['exit', /code 5/], ['throw', /boom/]]) {
+    for (const [how, message] of [
+      ['exit', /code 5/],
+      ['throw', /boom/],
+    ]) {
       const lm = await load(folder, { workerUrl: new URL(killer) });
       const stream = lm.generate('ab', long);
       const scored = lm.score('ab');
@@ -206,7 +243,8 @@ describe('memory is back after dispose: 200 rounds', () => {
     const files = random(1, { config: { intermediate_size: 1600 } });`;
   for (const worker of [true, false]) {
     test(worker ? 'with workers' : 'in process', async () => {
-      const { status, output } = await script(`
+      const { status, output } = await script(
+        `
         ${big}
         const samples = [];
         for (let round = 0; round < 200; ++round) {
@@ -220,7 +258,9 @@ describe('memory is back after dispose: 200 rounds', () => {
         }
         const early = Math.max(...samples.slice(1, 6));
         const late = Math.max(...samples.slice(-5));
-        console.log(JSON.stringify({ early, late }));`, ['--expose-gc']);
+        console.log(JSON.stringify({ early, late }));`,
+        ['--expose-gc'],
+      );
       assert.equal(status, 0, output);
       const { early, late } = JSON.parse(output);
       assert.ok(late < early + 60, `resident after 60 rounds ${early} MB, after 200 ${late} MB`);

@@ -4,17 +4,19 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { pathToFileURL } from 'node:url';
 import { after, describe, test } from 'node:test';
+import { pathToFileURL } from 'node:url';
 import { defaultModel, errorCodes, inspect, load as loadModel, ops, WasmformerError } from '../dist/node.js';
 import { llama, random, safetensors } from './support/tiny.mjs';
 
-const code = (expected, message = /./) => (error) => {
-  assert.equal(error.code, expected, error.stack);
-  assert.ok(error instanceof WasmformerError);
-  assert.match(error.message, message);
-  return true;
-};
+const code =
+  (expected, message = /./) =>
+  (error) => {
+    assert.equal(error.code, expected, error.stack);
+    assert.ok(error instanceof WasmformerError);
+    assert.match(error.message, message);
+    return true;
+  };
 
 const opened = [];
 /** `load`, and `dispose` when all tests are done. */
@@ -113,7 +115,10 @@ describe('options', () => {
     const f32 = await load(files, { worker: false });
     const before = await f32.memory();
     const [{ logits: exact }] = await f32.forward({ inputIds: [[1, 2, 3]] });
-    for (const [dtype, precision] of [['f16', 2 ** -11], ['bf16', 2 ** -8]]) {
+    for (const [dtype, precision] of [
+      ['f16', 2 ** -11],
+      ['bf16', 2 ** -8],
+    ]) {
       const half = await load(files, { dtype, worker: false });
       assert.equal(half.info().dtype, dtype);
       const { weights } = await half.memory();
@@ -136,13 +141,22 @@ describe('refusals', () => {
     return weights;
   };
   test('a missing tensor, a wrong shape, an unknown architecture, activation, rope type', async () => {
-    await assert.rejects(load({ ...files, 'model.safetensors': safetensors(without('model.layers.0.mlp.up_proj.weight')) }), code('missing-tensor', /model\.layers\.0\.mlp\.up_proj\.weight/));
+    await assert.rejects(
+      load({ ...files, 'model.safetensors': safetensors(without('model.layers.0.mlp.up_proj.weight')) }),
+      code('missing-tensor', /model\.layers\.0\.mlp\.up_proj\.weight/),
+    );
     const wrong = without('model.norm.weight');
     wrong['model.norm.weight'] = { shape: [263], data: new Float32Array(263) };
-    await assert.rejects(load({ ...files, 'model.safetensors': safetensors(wrong) }), code('shape-mismatch', /model\.norm\.weight.*264.*263/));
+    await assert.rejects(
+      load({ ...files, 'model.safetensors': safetensors(wrong) }),
+      code('shape-mismatch', /model\.norm\.weight.*264.*263/),
+    );
     await assert.rejects(load(edited((config) => ({ ...config, model_type: 'mamba' }))), code('unsupported', /mamba/));
     await assert.rejects(load(edited((config) => ({ ...config, hidden_act: 'gulp' }))), code('unsupported', /gulp/));
-    await assert.rejects(load(edited((config) => ({ ...config, rope_scaling: { rope_type: 'magic', factor: 2 } }))), code('unsupported', /magic/));
+    await assert.rejects(
+      load(edited((config) => ({ ...config, rope_scaling: { rope_type: 'magic', factor: 2 } }))),
+      code('unsupported', /magic/),
+    );
     await assert.rejects(load({ ...files, 'config.json': new TextEncoder().encode('{') }), code('invalid-file'));
   });
 
@@ -155,14 +169,24 @@ describe('refusals', () => {
 
   test('a model that cannot fit says so before any weights are asked for', async () => {
     // The header of a checkpoint with 1.3 billion parameters; its data does not exist.
-    const config = { hidden_size: 2048, intermediate_size: 8192, num_hidden_layers: 20, num_attention_heads: 16, num_key_value_heads: 16, vocab_size: 32000 };
+    const config = {
+      hidden_size: 2048,
+      intermediate_size: 8192,
+      num_hidden_layers: 20,
+      num_attention_heads: 16,
+      num_key_value_heads: 16,
+      vocab_size: 32000,
+    };
     const header = {};
     let offset = 0;
-    llama((name, shape) => {
-      const size = shape.reduce((a, b) => a * b, 1) * 4;
-      header[name] = { dtype: 'F32', shape, data_offsets: [offset, (offset += size)] };
-      return new Float32Array(0);
-    }, { config });
+    llama(
+      (name, shape) => {
+        const size = shape.reduce((a, b) => a * b, 1) * 4;
+        header[name] = { dtype: 'F32', shape, data_offsets: [offset, (offset += size)] };
+        return new Float32Array(0);
+      },
+      { config },
+    );
     const text = new TextEncoder().encode(JSON.stringify(header));
     const prefix = new Uint8Array(8 + text.length);
     new DataView(prefix.buffer).setBigUint64(0, BigInt(text.length), true);
@@ -178,7 +202,10 @@ describe('refusals', () => {
       const begin = Number(range?.[1] ?? 0);
       const end = Math.min(total, range?.[2] ? Number(range[2]) + 1 : total);
       response.writeHead(range ? 206 : 200, {
-        'content-length': end - begin, 'accept-ranges': 'bytes', etag: '"1"', ...(range ? { 'content-range': `bytes ${begin}-${end - 1}/${total}` } : {}),
+        'content-length': end - begin,
+        'accept-ranges': 'bytes',
+        etag: '"1"',
+        ...(range ? { 'content-range': `bytes ${begin}-${end - 1}/${total}` } : {}),
       });
       if (request.method === 'HEAD') return response.end();
       farthest = Math.max(farthest, Math.min(end, begin + 1024 * 1024));
@@ -278,9 +305,21 @@ describe('forward', () => {
     await assert.rejects(lm.forward({}), code('invalid-argument', /inputIds/));
     await assert.rejects(lm.forward({ inputIds: [[1]], mask: [[1]] }), code('invalid-argument', /'mask'/));
     await assert.rejects(lm.forward({ inputIds: [[264]] }), code('invalid-argument', /from 0 to 263, got 264/));
-    await assert.rejects(lm.forward({ inputIds: [[1, 2]], attentionMask: [[1]] }), code('invalid-argument', /attentionMask\[0\]: expected 2/));
+    await assert.rejects(
+      lm.forward({ inputIds: [[1, 2]], attentionMask: [[1]] }),
+      code('invalid-argument', /attentionMask\[0\]: expected 2/),
+    );
     await assert.rejects(lm.forward({ inputIds: [[1, 2]], attentionMask: [[1, 2]] }), code('invalid-argument', /0 or 1/));
-    await assert.rejects(lm.forward({ inputIds: [[1, 2]], positionIds: [[0, 1], [0, 1]] }), code('invalid-argument'));
+    await assert.rejects(
+      lm.forward({
+        inputIds: [[1, 2]],
+        positionIds: [
+          [0, 1],
+          [0, 1],
+        ],
+      }),
+      code('invalid-argument'),
+    );
     await assert.rejects(lm.forward({ inputIds: [[1]] }, { attention: true }), code('invalid-argument', /'attentions'/));
     await assert.rejects(lm.forward({ inputIds: [[1]] }, { trace: true }), code('unsupported'));
     await assert.rejects(lm.forward({ inputIds: [[1]], tokenTypeIds: [[0]] }), code('unsupported'));
@@ -289,7 +328,12 @@ describe('forward', () => {
 
   test('attentions can be selected, and asking changes nothing', async () => {
     const lm = await load(files);
-    const input = { inputIds: [[1, 2, 3, 4], [5, 6]] };
+    const input = {
+      inputIds: [
+        [1, 2, 3, 4],
+        [5, 6],
+      ],
+    };
     const plain = await lm.forward(input);
     const all = await lm.forward(input, { attentions: true, hiddenStates: true });
     const some = await lm.forward(input, { attentions: { layers: [0], heads: [2, 0] } });
@@ -297,8 +341,17 @@ describe('forward', () => {
       const n = input.inputIds[i].length;
       assert.deepEqual(Object.keys(plain[i]), ['logits']);
       assert.deepEqual(all[i].logits, plain[i].logits);
-      assert.deepEqual(all[i].attentions.map(({ shape }) => shape), [[4, n, n]]);
-      assert.deepEqual(all[i].hiddenStates.map(({ shape }) => shape), [[n, 264], [n, 264]]);
+      assert.deepEqual(
+        all[i].attentions.map(({ shape }) => shape),
+        [[4, n, n]],
+      );
+      assert.deepEqual(
+        all[i].hiddenStates.map(({ shape }) => shape),
+        [
+          [n, 264],
+          [n, 264],
+        ],
+      );
       assert.deepEqual(some[i].attentions[0].shape, [2, n, n]);
       const head = (tensor, h) => tensor.data.slice(h * n * n, (h + 1) * n * n);
       assert.deepEqual(head(some[i].attentions[0], 0), head(all[i].attentions[0], 2));
@@ -310,7 +363,7 @@ describe('forward', () => {
     }
     // The tensors are the caller's own.
     plain[0].logits.data.fill(0);
-    assert.deepEqual(await lm.forward(input), (await lm.forward(input)));
+    assert.deepEqual(await lm.forward(input), await lm.forward(input));
     assert.deepEqual((await lm.forward({ inputIds: [1, 2, 3, 4] }))[0].logits, all[0].logits, 'one flat list is one sequence');
   });
 });
@@ -336,7 +389,20 @@ test('ops.processLogits needs no model', async () => {
 
 test('error codes are a stable list', () => {
   assert.deepEqual([...errorCodes].sort(), [
-    'busy', 'dead', 'disposed', 'internal', 'invalid-argument', 'invalid-file', 'missing-tensor', 'network', 'not-found',
-    'offline', 'out-of-memory', 'quota', 'shape-mismatch', 'unauthorized', 'unsupported',
+    'busy',
+    'dead',
+    'disposed',
+    'internal',
+    'invalid-argument',
+    'invalid-file',
+    'missing-tensor',
+    'network',
+    'not-found',
+    'offline',
+    'out-of-memory',
+    'quota',
+    'shape-mismatch',
+    'unauthorized',
+    'unsupported',
   ]);
 });

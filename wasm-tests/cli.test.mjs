@@ -50,7 +50,15 @@ test('continues a prompt: text on stdout, speed on stderr', async () => {
 });
 
 test('the default model is the one in the package', async () => {
-  const { status, stdout, stderr } = await run(['It was a dark night, and', '--max-new-tokens', '60', '--temperature', '0.8', '--seed', '1']);
+  const { status, stdout, stderr } = await run([
+    'It was a dark night, and',
+    '--max-new-tokens',
+    '60',
+    '--temperature',
+    '0.8',
+    '--seed',
+    '1',
+  ]);
   assert.equal(status, 0, stderr);
   assert.ok(stdout.trim().length > 20, stdout);
   const again = await run(['It was a dark night, and', '--max-new-tokens', '60', '--temperature', '0.8', '--seed', '1']);
@@ -64,7 +72,18 @@ test('options in kebab-case; lists, negative numbers, switches, JSON', async () 
   assert.equal(plain.promptTokens, 2);
   const other = await json('--max-new-tokens', '4', '--suppress-tokens', `${plain.tokenIds[0]}`, '--no-worker');
   assert.notEqual(other.tokenIds[0], plain.tokenIds[0]);
-  await json('--max-new-tokens', '2', '--suppress-tokens', '1,2,3', '--presence-penalty', '-0.5', '--no-repeat-ngram-size', '2', '--bad-words-ids', '[[1],[2,3]]');
+  await json(
+    '--max-new-tokens',
+    '2',
+    '--suppress-tokens',
+    '1,2,3',
+    '--presence-penalty',
+    '-0.5',
+    '--no-repeat-ngram-size',
+    '2',
+    '--bad-words-ids',
+    '[[1],[2,3]]',
+  );
   const several = await json('--max-new-tokens', '2', '--num-return-sequences', '2', '--temperature=1.2', '--seed', '3');
   assert.equal(several.length, 2);
   assert.equal(several[0].seed, 3);

@@ -15,7 +15,8 @@ function close(actual, expected, what) {
 
 test('there are fixtures of every family', () => {
   const families = new Set(modelFolders.map((name) => readJson(name, 'config.json').model_type));
-  for (const family of ['gpt2', 'llama', 'mistral', 'qwen2', 'qwen3', 'gemma', 'gpt_neox', 'opt', 'bloom']) assert.ok(families.has(family), family);
+  for (const family of ['gpt2', 'llama', 'mistral', 'qwen2', 'qwen3', 'gemma', 'gpt_neox', 'opt', 'bloom'])
+    assert.ok(families.has(family), family);
 });
 
 for (const name of modelFolders) {
@@ -31,7 +32,8 @@ for (const name of modelFolders) {
         assert.equal(hiddenStates.length, lm.info().layers + 1);
         assert.equal(attentions.length, lm.info().layers);
         for (const [l, state] of hiddenStates.entries()) close(state, tensors[`prompt.${i}.hidden.${l}`], `prompt ${i}, hidden ${l}`);
-        for (const [l, weights] of attentions.entries()) close(weights, tensors[`prompt.${i}.attention.${l}`], `prompt ${i}, attention ${l}`);
+        for (const [l, weights] of attentions.entries())
+          close(weights, tensors[`prompt.${i}.attention.${l}`], `prompt ${i}, attention ${l}`);
       }
     });
 
@@ -51,8 +53,15 @@ for (const name of modelFolders) {
         assert.equal(reason, finishReason);
         assert.equal(text, '');
       }
-      const all = await lm.generate(expected.prompts.map(({ inputIds }) => ({ inputIds })), { maxNewTokens: 32, doSample: false }).result;
-      assert.deepEqual(all.map(({ tokenIds }) => tokenIds), expected.prompts.map(({ greedy }) => greedy), 'all at once');
+      const all = await lm.generate(
+        expected.prompts.map(({ inputIds }) => ({ inputIds })),
+        { maxNewTokens: 32, doSample: false },
+      ).result;
+      assert.deepEqual(
+        all.map(({ tokenIds }) => tokenIds),
+        expected.prompts.map(({ greedy }) => greedy),
+        'all at once',
+      );
     });
 
     await t.test('padded batches', async () => {
@@ -71,7 +80,10 @@ for (const name of modelFolders) {
               kept.push(...row);
               wanted.push(...data.subarray((b * length + t) * vocabulary, (b * length + t + 1) * vocabulary));
             } else {
-              assert.ok(row.every((value) => value === 0), `${batch}: a padding row is zeros`);
+              assert.ok(
+                row.every((value) => value === 0),
+                `${batch}: a padding row is zeros`,
+              );
             }
           }
           const error = relativeError(kept, wanted);
@@ -85,7 +97,10 @@ for (const name of modelFolders) {
       const { logprobs, perplexity, tokenIds } = await lm.score({ inputIds });
       assert.deepEqual(tokenIds, inputIds);
       assert.ok(Number.isNaN(logprobs[0]));
-      const { data, shape: [, vocabulary] } = tensors[`prompt.${expected.prompts.length - 1}.logits`];
+      const {
+        data,
+        shape: [, vocabulary],
+      } = tensors[`prompt.${expected.prompts.length - 1}.logits`];
       let sum = 0;
       for (let i = 1; i < inputIds.length; ++i) {
         const row = Array.from(data.subarray((i - 1) * vocabulary, i * vocabulary));

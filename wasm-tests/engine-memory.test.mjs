@@ -10,16 +10,27 @@ import { llama } from './support/tiny.mjs';
 const folder = mkdtempSync(join(tmpdir(), 'wasmformer-memory-'));
 after(() => rmSync(folder, { recursive: true }));
 
-const config = { hidden_size: 1024, intermediate_size: 4096, num_hidden_layers: 6, num_attention_heads: 16, num_key_value_heads: 16, vocab_size: 12000, max_position_embeddings: 2048 };
+const config = {
+  hidden_size: 1024,
+  intermediate_size: 4096,
+  num_hidden_layers: 6,
+  num_attention_heads: 16,
+  num_key_value_heads: 16,
+  vocab_size: 12000,
+  max_position_embeddings: 2048,
+};
 const file = join(folder, 'model.safetensors');
 {
   const header = {};
   let offset = 0;
-  const files = llama((name, shape) => {
-    const size = shape.reduce((a, b) => a * b, 1) * 4;
-    header[name] = { dtype: 'F32', shape, data_offsets: [offset, (offset += size)] };
-    return new Float32Array(0);
-  }, { config });
+  const files = llama(
+    (name, shape) => {
+      const size = shape.reduce((a, b) => a * b, 1) * 4;
+      header[name] = { dtype: 'F32', shape, data_offsets: [offset, (offset += size)] };
+      return new Float32Array(0);
+    },
+    { config },
+  );
   const text = Buffer.from(JSON.stringify(header));
   const prefix = Buffer.alloc(8);
   prefix.writeBigUInt64LE(BigInt(text.length));
@@ -28,13 +39,18 @@ const file = join(folder, 'model.safetensors');
   // The weights are a hole in the file: zeros that take no room on the disk.
   ftruncateSync(handle, 8 + text.length + offset);
   closeSync(handle);
-  for (const name of ['config.json', 'generation_config.json', 'tokenizer.json', 'tokenizer_config.json']) writeFileSync(join(folder, name), files[name]);
+  for (const name of ['config.json', 'generation_config.json', 'tokenizer.json', 'tokenizer_config.json'])
+    writeFileSync(join(folder, name), files[name]);
 }
 const { size } = statSync(file);
 
 /** The most memory a script's process held, in bytes (Node reports kilobytes on every platform). */
 function peak(text) {
-  const { status, stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', `${text}\nconsole.log(process.resourceUsage().maxRSS);`], { encoding: 'utf8' });
+  const { status, stdout, stderr } = spawnSync(
+    process.execPath,
+    ['--input-type=module', '-e', `${text}\nconsole.log(process.resourceUsage().maxRSS);`],
+    { encoding: 'utf8' },
+  );
   assert.equal(status, 0, stderr);
   return Number(stdout.trim().split('\n').at(-1)) * 1024;
 }

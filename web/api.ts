@@ -2,15 +2,7 @@ import { createInspect, createLoad } from './load.ts';
 import { createOps } from './ops.ts';
 import type { Platform } from './platform/platform.ts';
 import { Service } from './service.ts';
-import type { CachedFile } from './types.ts';
-
-/** What has been downloaded and kept. */
-export interface Files {
-  /** Every kept file. */
-  list(options?: { cacheDir?: string }): Promise<CachedFile[]>;
-  /** Removes the files of one model (its Hub id or address), or all of them. Returns the bytes freed. */
-  clear(id?: string, options?: { cacheDir?: string }): Promise<number>;
-}
+import type { Files } from './types.ts';
 
 /** Makes the functions of the package for a platform. */
 export function createApi(platform: Platform) {

@@ -1,8 +1,7 @@
-import { createApi, type Files } from './api.ts';
+import { createApi } from './api.ts';
 import type { Model } from './model.ts';
-import type { Ops } from './ops.ts';
 import { compile, resolve, spawn } from './platform/browser.ts';
-import type { Inspection, LoadOptions, Source } from './types.ts';
+import type { Files, Inspection, LoadOptions, Ops, Source } from './types.ts';
 
 export * from './public.ts';
 
@@ -15,10 +14,10 @@ const api = createApi({ compile, spawn, resolve, inProcess: async () => (await i
  * `network`, `offline`, `out-of-memory` (before any weights are downloaded, naming the bytes and the dtype that would fit);
  * or with the signal's reason.
  */
-export const load: (source: Source | FileList, options?: LoadOptions) => Promise<Model> = api.load;
+export const load: (source: Source | ArrayLike<File>, options?: LoadOptions) => Promise<Model> = api.load;
 
 /** What `load` would load, and the memory it would take in each dtype; no weights are downloaded or read. */
-export const inspect: (source: Source | FileList, options?: LoadOptions) => Promise<Inspection> = api.inspect;
+export const inspect: (source: Source | ArrayLike<File>, options?: LoadOptions) => Promise<Inspection> = api.inspect;
 
 /** The bare operations, without a model. */
 export const ops: Ops = api.ops;
@@ -26,11 +25,11 @@ export const ops: Ops = api.ops;
 /** What has been downloaded and kept. */
 export const cache: Files = api.cache;
 
-// Bundlers copy what a literal address names; a folder they cannot, so they are kept from trying.
-const defaultModelFolder = '../examples/models/moby-dick-char/';
+// Put together, so that bundlers, which copy what a literal address names, do not try to copy a folder.
+const defaultModelFolder = ['..', 'examples', 'models', 'moby-dick-char', ''].join('/');
 
 /**
  * Where the model that is shipped in the package is, for `load`: a character-level language model of about a million
  * parameters. An address beside the package's own files; a bundled page serves a copy of that folder and loads it from there.
  */
-export const defaultModel: string = new URL(/* @vite-ignore */ defaultModelFolder, import.meta.url).href;
+export const defaultModel: string = new URL(defaultModelFolder, import.meta.url).href;

@@ -1,5 +1,5 @@
 import { Client } from './engine/client.ts';
-import type { LoadedModel } from './engine/engine.ts';
+import type { LoadedModel } from './engine/messages.ts';
 import { untilAborted } from './engine/queue.ts';
 import { WasmformerError } from './errors.ts';
 import { Model } from './model.ts';
@@ -27,7 +27,7 @@ export function compiled(platform: Platform, url: string | URL | undefined): Pro
 
 /** Makes `load` for a platform. */
 export function createLoad(platform: Platform) {
-  return async function load(source: Source | FileList, options?: LoadOptions): Promise<Model> {
+  return async function load(source: Source | ArrayLike<File>, options?: LoadOptions): Promise<Model> {
     const { client, value } = await run<LoadedModel>(platform, 'load', source, options);
     return new Model(client, value);
   };
@@ -35,7 +35,7 @@ export function createLoad(platform: Platform) {
 
 /** Makes `inspect` for a platform. */
 export function createInspect(platform: Platform) {
-  return async function inspect(source: Source | FileList, options?: LoadOptions): Promise<Inspection> {
+  return async function inspect(source: Source | ArrayLike<File>, options?: LoadOptions): Promise<Inspection> {
     const { client, value } = await run<Inspection>(platform, 'inspect', source, options);
     await client.dispose();
     return value;
@@ -46,7 +46,7 @@ export function createInspect(platform: Platform) {
 async function run<T>(
   platform: Platform,
   method: string,
-  source: Source | FileList,
+  source: Source | ArrayLike<File>,
   options: LoadOptions | undefined,
 ): Promise<{ client: Client; value: T }> {
   const { onProgress, signal, worker = true, wasmUrl, workerUrl, threads: _, deterministic: __, ...files } = checkLoadOptions(options);

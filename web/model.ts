@@ -1,6 +1,6 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 import type { Client } from './engine/client.ts';
-import type { ChatSettings, GenerateInput, LoadedModel } from './engine/engine.ts';
+import type { ChatSettings, GenerateInput, LoadedModel } from './engine/messages.ts';
 import { GenerationStream } from './engine/stream.ts';
 import { WasmformerError } from './errors.ts';
 import { checkForward, checkIds, checkMessages, checkOptions, checkPrompts, resolveGeneration } from './options.ts';

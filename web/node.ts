@@ -1,9 +1,8 @@
 import { fileURLToPath } from 'node:url';
-import { createApi, type Files } from './api.ts';
+import { createApi } from './api.ts';
 import type { Model } from './model.ts';
-import type { Ops } from './ops.ts';
 import { compile, resolve, spawn } from './platform/node.ts';
-import type { Inspection, LoadOptions, Source } from './types.ts';
+import type { Files, Inspection, LoadOptions, Ops, Source } from './types.ts';
 
 export * from './public.ts';
 
@@ -16,10 +15,10 @@ const api = createApi({ compile, spawn, resolve, inProcess: async () => (await i
  * `network`, `offline`, `out-of-memory` (before any weights are downloaded, naming the bytes and the dtype that would fit);
  * or with the signal's reason.
  */
-export const load: (source: Source | FileList, options?: LoadOptions) => Promise<Model> = api.load;
+export const load: (source: Source | ArrayLike<File>, options?: LoadOptions) => Promise<Model> = api.load;
 
 /** What `load` would load, and the memory it would take in each dtype; no weights are downloaded or read. */
-export const inspect: (source: Source | FileList, options?: LoadOptions) => Promise<Inspection> = api.inspect;
+export const inspect: (source: Source | ArrayLike<File>, options?: LoadOptions) => Promise<Inspection> = api.inspect;
 
 /** The bare operations, without a model. */
 export const ops: Ops = api.ops;

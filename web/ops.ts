@@ -1,20 +1,7 @@
 import { WasmformerError } from './errors.ts';
 import { checkIds, resolveProcessors } from './options.ts';
 import type { Service } from './service.ts';
-import type { ProcessLogitsOptions } from './types.ts';
-
-/** The bare operations, without a model. */
-export interface Ops {
-  /**
-   * Applies the logits processors and warpers that the options name, in Hugging Face's order, and nothing else: no
-   * default is filled in.
-   * @param scores (V) logits of the next token
-   * @param inputIds the sequence so far, the prompt's tokens first
-   * @param options generation options, and `promptLength`: how many of `inputIds` are the prompt's (default all)
-   * @returns (V) processed scores; tokens ruled out are -Infinity
-   */
-  processLogits(scores: ArrayLike<number>, inputIds: ArrayLike<number>, options?: ProcessLogitsOptions): Promise<Float32Array>;
-}
+import type { Ops } from './types.ts';
 
 /** Makes `ops` over an engine without a model. */
 export function createOps(service: Service): Ops {

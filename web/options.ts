@@ -1,4 +1,4 @@
-import type { Flat } from './engine/native.ts';
+import type { Flat } from './engine/flat.ts';
 import { WasmformerError } from './errors.ts';
 import type { ChatMessage, ChatOptions, ForwardInput, ForwardOptions, GenerateOptions, LoadOptions, Prompt } from './types.ts';
 

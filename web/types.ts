@@ -1,6 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 import type { ErrorCode } from './errors.ts';
-import type { Progress, Source } from './files/index.ts';
+import type { Progress } from './files/context.ts';
+import type { Source } from './files/folder.ts';
 
 export type { Progress, Source };
 
@@ -395,4 +396,25 @@ export interface ProcessLogitsOptions
     | 'logitBias'
   > {
   promptLength?: number;
+}
+
+/** The bare operations, without a model. */
+export interface Ops {
+  /**
+   * Applies the logits processors and warpers that the options name, in Hugging Face's order, and nothing else: no
+   * default is filled in.
+   * @param scores (V) logits of the next token
+   * @param inputIds the sequence so far, the prompt's tokens first
+   * @param options generation options, and `promptLength`: how many of `inputIds` are the prompt's (default all)
+   * @returns (V) processed scores; tokens ruled out are -Infinity
+   */
+  processLogits(scores: ArrayLike<number>, inputIds: ArrayLike<number>, options?: ProcessLogitsOptions): Promise<Float32Array>;
+}
+
+/** What has been downloaded and kept. */
+export interface Files {
+  /** Every kept file. */
+  list(options?: { cacheDir?: string }): Promise<CachedFile[]>;
+  /** Removes the files of one model (its Hub id or address), or all of them. Returns the bytes freed. */
+  clear(id?: string, options?: { cacheDir?: string }): Promise<number>;
 }

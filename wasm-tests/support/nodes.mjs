@@ -16,7 +16,9 @@ export function nodeOf(major) {
     mkdirSync(folder, { recursive: true });
     writeFileSync(join(folder, 'package.json'), '{ "private": true }\n');
     const npm = process.platform === 'win32' ? 'npm.cmd' : 'npm';
-    execFileSync(npm, ['install', '--prefix', folder, '--no-audit', '--no-fund', '--loglevel=error', `${name}@${major}`], { stdio: 'pipe' });
+    execFileSync(npm, ['install', '--prefix', folder, '--no-audit', '--no-fund', '--loglevel=error', `${name}@${major}`], {
+      stdio: 'pipe',
+    });
   }
   return executable;
 }

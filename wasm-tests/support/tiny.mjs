@@ -54,7 +54,13 @@ export const special = 258;
 export function byteTokenizer({ addBos = false } = {}) {
   const vocab = Object.fromEntries(byteLetters().map((letter, byte) => [letter, byte]));
   const added = ['<eos>', '<bos>', '<tool>'].map((content, i) => ({
-    id: 256 + i, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: true,
+    id: 256 + i,
+    content,
+    single_word: false,
+    lstrip: false,
+    rstrip: false,
+    normalized: false,
+    special: true,
   }));
   return {
     version: '1.0',
@@ -72,7 +78,18 @@ export function byteTokenizer({ addBos = false } = {}) {
         }
       : { type: 'ByteLevel', add_prefix_space: true, trim_offsets: false, use_regex: true },
     decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
-    model: { type: 'BPE', dropout: null, unk_token: null, continuing_subword_prefix: null, end_of_word_suffix: null, fuse_unk: false, byte_fallback: false, ignore_merges: false, vocab, merges: [] },
+    model: {
+      type: 'BPE',
+      dropout: null,
+      unk_token: null,
+      continuing_subword_prefix: null,
+      end_of_word_suffix: null,
+      fuse_unk: false,
+      byte_fallback: false,
+      ignore_merges: false,
+      vocab,
+      merges: [],
+    },
   };
 }
 
@@ -81,19 +98,44 @@ const size = 264;
 /** The files of a LLaMA-shaped model; `weights` fills each tensor: (name, shape) => Float32Array. */
 export function llama(weights, { config = {}, generationConfig = {}, tokenizer = byteTokenizer(), chatTemplate } = {}) {
   const full = {
-    model_type: 'llama', architectures: ['LlamaForCausalLM'], hidden_size: size, intermediate_size: 32, num_hidden_layers: 1,
-    num_attention_heads: 4, num_key_value_heads: 4, vocab_size: size, max_position_embeddings: 512, rms_norm_eps: 1e-5,
-    rope_theta: 10000, hidden_act: 'silu', tie_word_embeddings: false, bos_token_id: bos, eos_token_id: eos, ...config,
+    model_type: 'llama',
+    architectures: ['LlamaForCausalLM'],
+    hidden_size: size,
+    intermediate_size: 32,
+    num_hidden_layers: 1,
+    num_attention_heads: 4,
+    num_key_value_heads: 4,
+    vocab_size: size,
+    max_position_embeddings: 512,
+    rms_norm_eps: 1e-5,
+    rope_theta: 10000,
+    hidden_act: 'silu',
+    tie_word_embeddings: false,
+    bos_token_id: bos,
+    eos_token_id: eos,
+    ...config,
   };
-  const { hidden_size: d, intermediate_size: f, vocab_size: v, num_hidden_layers: layers, num_attention_heads: h, num_key_value_heads: hk } = full;
+  const {
+    hidden_size: d,
+    intermediate_size: f,
+    vocab_size: v,
+    num_hidden_layers: layers,
+    num_attention_heads: h,
+    num_key_value_heads: hk,
+  } = full;
   const shapes = { 'model.embed_tokens.weight': [v, d], 'model.norm.weight': [d], 'lm_head.weight': [v, d] };
   for (let l = 0; l < layers; ++l) {
     const p = `model.layers.${l}.`;
     Object.assign(shapes, {
-      [`${p}input_layernorm.weight`]: [d], [`${p}post_attention_layernorm.weight`]: [d],
-      [`${p}self_attn.q_proj.weight`]: [d, d], [`${p}self_attn.k_proj.weight`]: [(d / h) * hk, d],
-      [`${p}self_attn.v_proj.weight`]: [(d / h) * hk, d], [`${p}self_attn.o_proj.weight`]: [d, d],
-      [`${p}mlp.gate_proj.weight`]: [f, d], [`${p}mlp.up_proj.weight`]: [f, d], [`${p}mlp.down_proj.weight`]: [d, f],
+      [`${p}input_layernorm.weight`]: [d],
+      [`${p}post_attention_layernorm.weight`]: [d],
+      [`${p}self_attn.q_proj.weight`]: [d, d],
+      [`${p}self_attn.k_proj.weight`]: [(d / h) * hk, d],
+      [`${p}self_attn.v_proj.weight`]: [(d / h) * hk, d],
+      [`${p}self_attn.o_proj.weight`]: [d, d],
+      [`${p}mlp.gate_proj.weight`]: [f, d],
+      [`${p}mlp.up_proj.weight`]: [f, d],
+      [`${p}mlp.down_proj.weight`]: [d, f],
     });
   }
   const tensors = Object.fromEntries(Object.entries(shapes).map(([name, shape]) => [name, { shape, data: weights(name, shape) }]));
@@ -105,7 +147,10 @@ export function llama(weights, { config = {}, generationConfig = {}, tokenizer =
   if (tokenizer) {
     files['tokenizer.json'] = json(tokenizer);
     files['tokenizer_config.json'] = json({
-      tokenizer_class: 'PreTrainedTokenizerFast', bos_token: '<bos>', eos_token: '<eos>', clean_up_tokenization_spaces: false,
+      tokenizer_class: 'PreTrainedTokenizerFast',
+      bos_token: '<bos>',
+      eos_token: '<eos>',
+      clean_up_tokenization_spaces: false,
       ...(chatTemplate ? { chat_template: chatTemplate } : {}),
     });
   }
@@ -138,7 +183,7 @@ export function recite(text, options) {
   const bytes = new TextEncoder().encode(text);
   if (new Set(bytes).size !== bytes.length) throw new Error('recite: a byte occurs twice');
   const next = new Map();
-  bytes.forEach((byte, i) => next.set(byte, bytes[i + 1] ?? eos));
+  for (const [i, byte] of bytes.entries()) next.set(byte, bytes[i + 1] ?? eos);
   return chain((token) => next.get(token), options);
 }
 

@@ -2,7 +2,9 @@
 // `armTrap(n)` the n-th call runs into a real `unreachable` beneath the instance's own frames.
 
 // (module (func (export "trap") unreachable))
-const bytes = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 7, 8, 1, 4, 116, 114, 97, 112, 0, 0, 10, 5, 1, 3, 0, 0, 11]);
+const bytes = new Uint8Array([
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 7, 8, 1, 4, 116, 114, 97, 112, 0, 0, 10, 5, 1, 3, 0, 0, 11,
+]);
 const { trap } = new WebAssembly.Instance(new WebAssembly.Module(bytes)).exports;
 
 let left = Number.POSITIVE_INFINITY;

@@ -25,9 +25,11 @@ import type {
   Score,
   TokenizerInfo,
 } from '../types.ts';
+import type { Flat } from './flat.ts';
 import { runGeneration } from './generate.ts';
 import type { Call, Methods } from './host.ts';
-import { type Flat, type Guarded, Native, type NativeInfo, type NativeSession, type Plan } from './native.ts';
+import type { ChatSettings, GenerateInput, LoadedModel } from './messages.ts';
+import { type Guarded, Native, type NativeInfo, type NativeSession, type Plan } from './native.ts';
 import { Queue } from './queue.ts';
 
 /** What differs between a page, a browser's worker and Node. */
@@ -35,14 +37,6 @@ export interface EnginePlatform {
   files: FilePlatform;
   /** Lets other tasks of this thread run: messages, timers, input and output. */
   turn(): Promise<void>;
-}
-
-/** What `load` tells the caller's side. */
-export interface LoadedModel {
-  config: Record<string, unknown>;
-  generationConfig: Record<string, unknown>;
-  tokenizer: TokenizerInfo | null;
-  info: ModelInfo;
 }
 
 /** `load`'s options that reach the engine. */
@@ -577,21 +571,6 @@ function describeModel(
 /** The dtype in memory of a tensor kept as its file has it. */
 function dtypeOf(fileDtype: string): Dtype {
   return fileDtype === 'F16' ? 'f16' : fileDtype === 'BF16' ? 'bf16' : 'f32';
-}
-
-/** What `generate` continues. */
-export interface GenerateInput {
-  prompts?: CheckedPrompt[];
-  chat?: { messages: ChatMessage[]; settings: ChatSettings };
-  /** 0 or absent for none. */
-  cache?: number;
-}
-
-/** What a chat template is given. */
-export interface ChatSettings {
-  addGenerationPrompt: boolean;
-  template?: string;
-  [variable: string]: unknown;
 }
 
 function sessionOptions(dtype: Dtype | undefined): Flat {

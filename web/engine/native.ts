@@ -1,11 +1,9 @@
 import createModule from 'wasmformer-glue';
 import { type ErrorCode, WasmformerError } from '../errors.ts';
+import type { Flat } from './flat.ts';
 
 /** What every native function returns: nothing is thrown across. */
 export type Guarded<T> = { value: T; error?: undefined } | { value?: undefined; error: { code: string; message: string } };
-
-/** A flat configuration: dotted keys. */
-export type Flat = Record<string, number | boolean | string | null | readonly number[] | readonly string[]>;
 
 export interface NativeParameter {
   name: string;
