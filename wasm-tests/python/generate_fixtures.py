@@ -13,6 +13,8 @@ import torch
 import transformers
 
 import families
+import original
+import sampling
 
 HERE = Path(__file__).resolve().parent
 
@@ -23,6 +25,9 @@ def generate(out: Path, seed: int, only: set[str]) -> None:
     transformers.logging.disable_progress_bar()
     out.mkdir(parents=True, exist_ok=True)
     families.generate(out, seed, only)
+    if not only:
+        original.generate(out, seed)
+        sampling.generate(out, seed)
 
 
 def main() -> None:
