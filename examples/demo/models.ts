@@ -218,11 +218,11 @@ function startDrop(): void {
     depth = 0;
     cover.classList.remove('over');
     if (dialog().open) dialog().close();
-    // Entries are gone once the event is over: they are taken before anything is awaited.
-    const entries = [...event.dataTransfer!.items].map((item) => item.webkitGetAsEntry()).filter((entry) => entry !== null);
+    // Items are gone once the event is over: they are taken before anything is awaited.
+    const items = [...event.dataTransfer!.items].map((item) => item.webkitGetAsEntry() ?? item.getAsFile()).filter((item) => item !== null);
     try {
-      const files = (await Promise.all(entries.map(filesIn))).flat();
-      if (files.length > 0) await start(files, entries.length === 1 ? entries[0].name : 'Files from this computer', {});
+      const files = (await Promise.all(items.map(filesIn))).flat();
+      if (files.length > 0) await start(files, items.length === 1 ? items[0].name : 'Files from this computer', {});
     } catch (error) {
       handlers.onProblem(error);
     }
@@ -230,7 +230,8 @@ function startDrop(): void {
 }
 
 /** The files of a dropped folder, not those of folders in it; or the one dropped file. */
-async function filesIn(entry: FileSystemEntry): Promise<File[]> {
+async function filesIn(entry: FileSystemEntry | File): Promise<File[]> {
+  if (entry instanceof File) return [entry];
   const file = (one: FileSystemFileEntry) => new Promise<File>((resolve, reject) => one.file(resolve, reject));
   if (entry.isFile) return [await file(entry as FileSystemFileEntry)];
   const reader = (entry as FileSystemDirectoryEntry).createReader();

@@ -302,7 +302,7 @@ test('what the Hub does not have, or does not give, is said in words; the model 
   );
 });
 
-/** Drops files on the page as a file manager does: `DataTransfer` holds them, its items give entries. */
+/** Gives files or a folder to an input of the dialog, and waits for the model. */
 async function choose(page, selector, paths) {
   await page.click('#choose');
   await page.setInputFiles(selector, paths);
@@ -313,7 +313,7 @@ test('a folder of this computer, chosen and dropped; one without a tokenizer wor
   const folder = join(scratch, 'tiny-model');
   mkdirSync(folder);
   for (const [name, bytes] of Object.entries(random(5))) writeFileSync(join(folder, name), bytes);
-  await visit(async (page) => {
+  await visit(async (page, context) => {
     await choose(page, '#folder', folder);
     assert.equal(await page.textContent('#model-name'), 'tiny-model');
     await page.fill('#prompt', 'Hello');
@@ -325,19 +325,12 @@ test('a folder of this computer, chosen and dropped; one without a tokenizer wor
     assert.match(await generate(page, { tokens: 8 }), /^5 6 7( \d+){1,8}$/);
     await page.waitForSelector('#views:not([hidden])');
 
-    // Files whose drop is simulated have no entries in the file system; Chromium makes them for those of an input.
-    const dropped = await page.evaluateHandle(
-      (files) => {
-        const transfer = new DataTransfer();
-        for (const [name, bytes] of files) transfer.items.add(new File([new Uint8Array(bytes)], name));
-        return transfer;
-      },
-      Object.entries(random(6)).map(([name, bytes]) => [name, Array.from(bytes)]),
-    );
-    await page.dispatchEvent('body', 'dragenter', { dataTransfer: dropped });
-    assert.ok(await page.isVisible('#drop'));
-    await page.dispatchEvent('body', 'drop', { dataTransfer: dropped });
-    await page.waitForFunction(() => document.querySelector('#model-name').textContent === 'Files from this computer');
+    const session = await context.newCDPSession(page);
+    const data = { items: [], files: [folder], dragOperationsMask: 1 };
+    for (const type of ['dragEnter', 'dragOver']) await session.send('Input.dispatchDragEvent', { type, x: 300, y: 300, data });
+    await page.waitForSelector('#drop.over');
+    await session.send('Input.dispatchDragEvent', { type: 'drop', x: 300, y: 300, data });
+    await page.waitForFunction(() => document.querySelector('#model-name').textContent === 'tiny-model');
     await page.waitForFunction(() => document.querySelector('#model-line').textContent.includes('of memory'));
     assert.equal(await page.isVisible('#drop'), false);
     await page.fill('#prompt', 'Hello');
