@@ -161,7 +161,9 @@ def byte_fallback(out: Path) -> None:
         byte = [loaded.convert_tokens_to_ids(f"<0x{i:02X}>") for i in range(256)]
         runs = [[byte[b] for b in text.encode()] for text in ("😀", "你好", "é", "😀x你")]
         lone = [[byte[0xFF]], [byte[0xE4], byte[0xBD]], [10 + 259, byte[0xF0], 270, byte[0x80], 271]]
-        record(folder, loaded, random_ids(len(loaded), rng)[:0] + runs + lone)
+        # Runs of bytes that are no UTF-8 are this library's own affair (decoder.ts says why): ids without bytes, then whole runs.
+        mixed = [[i for i in ids if i not in byte] for ids in random_ids(len(loaded), rng)]
+        record(folder, loaded, [ids for ids in mixed if ids] + runs + lone)
 
 
 def metaspace_and_word_piece(out: Path) -> None:
@@ -226,7 +228,7 @@ def added(out: Path) -> None:
 TEMPLATES = {
     "chatml": "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
     "llama2": "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}{% for message in loop_messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}{% else %}{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}",
-    "blocks": "{%- if tools %}\n    {{- 'TOOLS ' }}\n    {%- for tool in tools %}\n        {{- tool | tojson }}\n    {%- endfor %}\n{%- endif %}\n{% for m in messages %}\n{{ m.role | upper }}: {{ m['content'] | trim }}\n{% endfor %}\n{{ unknown_variable }}{{ pad_token is defined }}{% if enable_thinking is defined and enable_thinking %} think{% endif %}{# comment #}",
+    "blocks": "{%- if tools %}\n    {{- 'TOOLS ' }}\n    {%- for tool in tools %}\n        {{- tool | tojson }}\n    {%- endfor %}\n{%- endif %}\n{% for m in messages %}\n{{ m.role | upper }}: {{ m['content'] | trim }}\n{% endfor %}\n{{ unknown_variable }}{% if pad_token is defined %}PAD{% endif %}{% if enable_thinking is defined and enable_thinking %} think{% endif %}{# comment #}",
 }
 
 
@@ -347,7 +349,7 @@ def sentencepiece_tokenizer(folder: Path) -> None:
         model_type="bpe",
         vocab_size=512,
         byte_fallback=True,
-        character_coverage=0.95,
+        character_coverage=0.98,
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
         split_digits=True,
@@ -370,7 +372,7 @@ def sentencepiece_tokenizer(folder: Path) -> None:
             out.write(struct.pack("fI", score, len(token)) + token)
     texts = [text for text in TEXTS if "<" not in text and "\u0000" not in text]
     cases = [{"text": text, "ids": processor.encode(text), "decoded": processor.decode(processor.encode(text))} for text in texts]
-    (folder / "tokenizer.json.expected").write_text(json.dumps(cases, ensure_ascii=True, indent=0) + "\n")
+    (folder / "tokenizer_expected.json").write_text(json.dumps(cases, ensure_ascii=True, indent=0) + "\n")
 
 
 def main() -> None:

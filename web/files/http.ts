@@ -247,7 +247,7 @@ function info(response: Response, size: number | null): RemoteInfo {
   return {
     size,
     etag: bareEtag(response.headers.get('x-linked-etag')) ?? bareEtag(own),
-    validator: own !== null && own.startsWith('"') ? own : null,
+    validator: own?.startsWith('"') ? own : null,
     commit: response.headers.get('x-repo-commit'),
   };
 }

@@ -1,6 +1,6 @@
 import type { Checkpoint } from './checkpoint.ts';
 import { loadTensors as loadMatched, type Slab, type TensorMatch } from './load-tensors.ts';
-import { loadTokenizerOf, type Tokenizer } from './tokenizer.ts';
+import { openTokenizer, type Tokenizer } from './tokenizer.ts';
 
 export { type CacheApi, type CacheEntry, createCacheApi } from './cache.ts';
 export type { ChatMessage, ChatTemplateOptions } from './chat.ts';
@@ -26,5 +26,5 @@ export function loadTensors(
 
 /** The checkpoint's tokenizer, or null where it has none. */
 export function loadTokenizer(checkpoint: Checkpoint, options: { signal?: AbortSignal } = {}): Promise<Tokenizer | null> {
-  return loadTokenizerOf(checkpoint.folder, checkpoint.format, checkpoint.config.model_type, options.signal ?? checkpoint.context.signal);
+  return openTokenizer(checkpoint.folder, checkpoint.format, checkpoint.config.model_type, options.signal ?? checkpoint.context.signal);
 }

@@ -240,7 +240,7 @@ async function readObjectIfListed(folder: ModelFolder, file: string, signal: Abo
   return (await folder.list()) === null ? null : readObject(folder, file, signal);
 }
 
-/** tokenizer_config.json; special_tokens_map.json adds the roles the first does not name. */
+/** tokenizer_config.json, with what other files add: roles it does not name, and the chat template. */
 async function readSettings(folder: ModelFolder, signal: AbortSignal | undefined): Promise<JsonObject> {
   const settings: JsonObject = Object.assign(Object.create(null), await readObject(folder, 'tokenizer_config.json', signal));
   if (!kRoles.some((role) => tokenText(own(settings, `${role}_token`)) !== null)) {
@@ -248,6 +248,14 @@ async function readSettings(folder: ModelFolder, signal: AbortSignal | undefined
     for (const [key, value] of Object.entries(map ?? {})) {
       if (!Object.hasOwn(settings, key)) settings[key] = value;
     }
+  }
+  // A template in a file of its own wins; where the folder's files are not known, it is looked for when it is needed.
+  const names = await folder.list();
+  if (
+    names !== null &&
+    (names.includes('chat_template.jinja') || (!Object.hasOwn(settings, 'chat_template') && names.includes('chat_template.json')))
+  ) {
+    settings.chat_template = [...(await findTemplates(folder, signal))].map(([name, template]) => ({ name, template }));
   }
   return settings;
 }
@@ -515,21 +523,11 @@ function readTemplates(given: unknown): Map<string, string> {
   return templates;
 }
 
-async function findTemplates(folder: ModelFolder, signal: AbortSignal | undefined): Promise<Map<string, string>> {
+async function findTemplates(folder: ModelFolder, given: AbortSignal | undefined): Promise<Map<string, string>> {
+  // Asked for long after the load, whose own signal may have ended something else since.
+  const signal = given ?? new AbortController().signal;
   const text = await readText(folder, 'chat_template.jinja', signal);
   if (text !== null) return new Map([['default', text]]);
   const json = await readObject(folder, 'chat_template.json', signal);
   return readTemplates(json === null ? undefined : own(json, 'chat_template'));
-}
-
-/** As `openTokenizer`, with a template that stands in a file of its own where that can be known without probing. */
-export async function loadTokenizerOf(
-  folder: ModelFolder,
-  format: string,
-  modelType: unknown,
-  signal?: AbortSignal,
-): Promise<Tokenizer | null> {
-  const tokenizer = await openTokenizer(folder, format, modelType, signal);
-  if (tokenizer !== null && (await folder.list()) !== null) await tokenizer.prepareChatTemplate(signal);
-  return tokenizer;
 }
