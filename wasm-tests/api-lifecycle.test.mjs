@@ -168,8 +168,10 @@ describe('a worker that dies', () => {
     await assert.rejects(load(folder, { workerUrl: new URL(dying('await 0')) }), code('dead'));
     const killer = dying(`
       import { parentPort } from 'node:worker_threads';
-      parentPort.prependListener('message', ({ method, args }) => { if (method === 'gradients') args[0] === 'exit' ? process.exit(5) : setTimeout(() => { throw new Error('boom'); }); });
-      await import(${JSON.stringify(new URL('../dist/node-worker.js', import.meta.url).href)});`);
+      await import(${JSON.stringify(new URL('../dist/node-worker.js', import.meta.url).href)});
+      parentPort.on('message', ({ method, args }) => {
+        if (method === 'gradients') args[0] === 'exit' ? process.exit(5) : setTimeout(() => { throw new Error('boom'); });
+      });`);
     for (const [how, message] of [
       ['exit', /code 5/],
       ['throw', /boom/],

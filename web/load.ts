@@ -79,11 +79,10 @@ async function run<T>(
 
 /** A source as it can be sent to a worker. */
 function checkSource(platform: Platform, source: unknown): unknown {
-  if (typeof source === 'string') return platform.resolve(source);
   if (source instanceof URL) return source.href;
-  if (typeof FileList !== 'undefined' && source instanceof FileList) return Array.from(source);
-  if (typeof source !== 'object' || source === null) {
-    throw new WasmformerError('invalid-argument', `[load] source: expected a Hub id, URL, folder, files or bytes, got ${typeof source}`);
-  }
-  return source;
+  if (typeof source === 'string' || (typeof source === 'object' && source !== null)) return platform.portable(source);
+  throw new WasmformerError(
+    'invalid-argument',
+    `[load] source: expected a Hub id, URL, folder, files or bytes, got ${source === null ? 'null' : typeof source}`,
+  );
 }

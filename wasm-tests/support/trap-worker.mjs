@@ -3,7 +3,8 @@
 import { parentPort } from 'node:worker_threads';
 import { armTrap } from './trap.mjs';
 
-parentPort.prependListener('message', ({ method, args }) => {
+await import('../../dist/node-worker.js');
+// After the engine's own listener, which only queues the call.
+parentPort.on('message', ({ method, args }) => {
   if (method === 'gradients' && args[0]?.trapAfter !== undefined) armTrap(args[0].trapAfter);
 });
-await import('../../dist/node-worker.js');

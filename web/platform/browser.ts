@@ -63,7 +63,9 @@ function openChannel(): MessagePort {
 }
 
 /** A relative address is the page's, not the worker's. */
-export function resolve(source: string): string {
-  if (!/^\.{0,2}\//.test(source)) return source;
-  return new URL(source, typeof document === 'undefined' ? location.href : document.baseURI).href;
+export function portable(source: unknown): unknown {
+  if (typeof source === 'string' && /^\.{0,2}\//.test(source)) {
+    return new URL(source, typeof document === 'undefined' ? location.href : document.baseURI).href;
+  }
+  return source instanceof FileList ? Array.from(source) : source;
 }

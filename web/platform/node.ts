@@ -67,7 +67,13 @@ export function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
-/** Paths mean the same in a worker thread. */
-export function resolve(source: string): string {
+/** Paths mean the same in a worker thread. A `File`, unlike the `Blob` it is, loses its content on the way. */
+export function portable(source: unknown): unknown {
+  if (Array.isArray(source) && source.length > 0 && source.every((file) => file instanceof Blob && 'name' in file)) {
+    return Object.fromEntries((source as File[]).map((file) => [file.name, file.slice()]));
+  }
+  if (typeof source === 'object' && source !== null && Object.getPrototypeOf(source) === Object.prototype) {
+    return Object.fromEntries(Object.entries(source).map(([name, value]) => [name, value instanceof Blob ? value.slice() : value]));
+  }
   return source;
 }

@@ -6,8 +6,8 @@ export interface Platform {
   compile(url: string | URL | undefined): Promise<WebAssembly.Module>;
   /** Starts a worker with the engine, from the script at `url` or the one beside this script. */
   spawn(url: string | URL | undefined): EnginePort;
-  /** A source given as a string, so that it means the same in the worker. */
-  resolve(source: string): string;
+  /** A source as something that can be sent to the worker and means the same there. */
+  portable(source: unknown): unknown;
   /** An engine in this very thread. */
   inProcess(): Promise<EnginePort>;
 }
