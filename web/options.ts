@@ -97,6 +97,7 @@ const generationOptions: Record<string, GenerationOption> = {
   removeInvalidValues: built(boolean),
   eosTokenId: built(idOrIds),
   bosTokenId: built(id),
+  decoderStartTokenId: built(id),
   padTokenId: built(kind('a token id', Number.isInteger)),
   numReturnSequences: built(positiveInteger),
   useCache: notBuilt(true),
@@ -129,7 +130,7 @@ const generationOptions: Record<string, GenerationOption> = {
   useMtp: notBuilt(false),
   ...Object.fromEntries(
     (
-      'dolaLayers constraints forceWordsIds watermarkingConfig decoderStartTokenId cacheConfig ' +
+      'dolaLayers constraints forceWordsIds watermarkingConfig cacheConfig ' +
       'maxCacheLen maxMatchingNgramSize assistantEarlyExit assistantEnsembleWeight speculationType ' +
       'compileConfig continuousBatchingConfig prefillChunkSize'
     )

@@ -119,6 +119,8 @@ export interface GenerateOptions {
   eosTokenId?: number | readonly number[] | null;
   /** Starts the sequence where the prompt has no token at all. */
   bosTokenId?: number | null;
+  /** Starts the decoder of an encoder-decoder model. */
+  decoderStartTokenId?: number | null;
   /** Accepted because published configurations have it; nothing is padded here. */
   padTokenId?: number | null;
   /** How many continuations of each prompt; needs sampling where it is more than 1. */
@@ -265,7 +267,7 @@ export interface Cache {
   length(): Promise<number>;
   /** A second cache with the same content; the memory is shared until either changes. */
   clone(): Promise<Cache>;
-  /** Keeps the first `length` tokens. */
+  /** Keeps the first `length` tokens; none where a sliding window no longer holds what the next would need. */
   truncate(length: number): Promise<void>;
   /** Gives the memory back. Harmless when repeated. */
   dispose(): Promise<void>;

@@ -70,8 +70,8 @@ export class Engine {
   #native: Native | null = null;
   #model: Model | null = null;
   #queue = new Queue();
-  /** The tokens in each cache a caller holds. */
-  #caches = new Map<number, Int32Array>();
+  /** The caches that callers hold. */
+  #caches = new Set<number>();
 
   constructor(platform: EnginePlatform) {
     this.#platform = platform;
@@ -240,18 +240,20 @@ export class Engine {
     const notes: string[] = [];
     const prompts = (input.prompts ?? []).map((prompt) => this.#promptIds(where, prompt, request, notes));
     const settings = { ...request, tokenizer: model.tokenizer };
-    const run = async () => {
-      const cache = input.cache ? this.#reuse(input.cache, prompts[0]) : 0;
-      const results = await runGeneration(
+    const { decoderStartTokenId, ...options } = request.native;
+    if (decoderStartTokenId !== undefined && model.loaded.info.encoderDecoder) options.decoderStartTokenId = decoderStartTokenId;
+    const run = () =>
+      runGeneration(
         native,
         prompts,
-        () => native.call(() => model.session.startGeneration(prompts, request.native, cache)),
+        () => {
+          const { cache = 0 } = input;
+          if (cache) this.#expectHeld(cache);
+          return native.call(() => model.session.startGeneration(prompts, options, cache));
+        },
         settings,
         { signal, emit, turn: () => this.#platform.turn() },
       );
-      if (cache) this.#remember(cache, Int32Array.from([...prompts[0], ...results[0].tokenIds]));
-      return results;
-    };
     let results: GenerateResult[];
     try {
       results = await this.#queue.run(run, signal);
@@ -337,35 +339,8 @@ export class Engine {
     }
   }
 
-  /** Cuts a cache back to what it has in common with a prompt, less the last token, whose logits are needed. */
-  #reuse(cache: number, prompt: Int32Array): number {
-    const { native, model } = this.#loaded();
-    const held = this.#cached(cache);
-    let common = 0;
-    while (common < held.length && common < prompt.length - 1 && held[common] === prompt[common]) ++common;
-    if (common < held.length) {
-      native.call(() => model.session.truncateCache(cache, common));
-      this.#remember(cache, held.subarray(0, common));
-    }
-    return cache;
-  }
-
-  /** Notes which of these tokens a cache now holds. */
-  #remember(cache: number, ids: Int32Array): void {
-    const { native, model } = this.#loaded();
-    this.#caches.set(
-      cache,
-      ids.slice(
-        0,
-        native.call(() => model.session.cacheLength(cache)),
-      ),
-    );
-  }
-
-  #cached(cache: number): Int32Array {
-    const held = this.#caches.get(cache);
-    if (!held) throw new WasmformerError('disposed', '[cache] the cache has been disposed of');
-    return held;
+  #expectHeld(cache: number): void {
+    if (!this.#caches.has(cache)) throw new WasmformerError('disposed', '[cache] the cache has been disposed of');
   }
 
   /** One forward pass over each sequence. */
@@ -451,7 +426,7 @@ export class Engine {
     return this.#queue.run(async () => {
       const { native, model } = this.#loaded();
       const id = native.call(() => model.session.createCache());
-      this.#caches.set(id, new Int32Array());
+      this.#caches.add(id);
       return id;
     }, signal);
   }
@@ -459,9 +434,9 @@ export class Engine {
   cloneCache(cache: number, { signal }: Call): Promise<number> {
     return this.#queue.run(async () => {
       const { native, model } = this.#loaded();
-      const held = this.#cached(cache);
+      this.#expectHeld(cache);
       const id = native.call(() => model.session.cloneCache(cache));
-      this.#caches.set(id, held);
+      this.#caches.add(id);
       return id;
     }, signal);
   }
@@ -469,17 +444,21 @@ export class Engine {
   truncateCache(cache: number, length: number, { signal }: Call): Promise<void> {
     return this.#queue.run(async () => {
       const { native, model } = this.#loaded();
-      const held = this.#cached(cache);
-      if (!(Number.isInteger(length) && length >= 0 && length <= held.length)) {
-        throw new WasmformerError('invalid-argument', `[cache] length: expected an integer from 0 to ${held.length}, got ${length}`);
+      this.#expectHeld(cache);
+      const held = native.call(() => model.session.cacheLength(cache));
+      if (!(Number.isInteger(length) && length >= 0 && length <= held)) {
+        throw new WasmformerError('invalid-argument', `[cache] length: expected an integer from 0 to ${held}, got ${length}`);
       }
       native.call(() => model.session.truncateCache(cache, length));
-      this.#caches.set(cache, held.slice(0, length));
     }, signal);
   }
 
   cacheLength(cache: number, { signal }: Call): Promise<number> {
-    return this.#queue.run(async () => this.#cached(cache).length, signal);
+    return this.#queue.run(async () => {
+      const { native, model } = this.#loaded();
+      this.#expectHeld(cache);
+      return native.call(() => model.session.cacheLength(cache));
+    }, signal);
   }
 
   deleteCache(cache: number, { signal }: Call): Promise<void> {
