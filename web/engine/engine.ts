@@ -131,11 +131,11 @@ export class Engine {
       let described: ModelInfo | undefined;
       for (const dtype of ['f32', 'f16', 'bf16'] as const) {
         const session = native.call((module) => module.createSession(config, sessionOptions(dtype)));
-        const { matches, dtypes, unused } = matchTensors(
+        const { matches, unused } = matchTensors(
           native.call(() => session.parameters()),
           checkpoint.tensors,
         );
-        const plan = native.call(() => session.plan(dtypes));
+        const plan = planOf(native, session, matches, dtype);
         memory[dtype] = { ...plan, fits: bytesNeeded(plan) <= memoryLimit };
         described ??= describeModel(
           checkpoint,
@@ -159,9 +159,9 @@ export class Engine {
     const session = native.call((module) => module.createSession(config, sessionOptions(options.dtype)));
     try {
       const parameters = native.call(() => session.parameters());
-      const { matches, dtypes, unused } = matchTensors(parameters, checkpoint.tensors);
-      const plan = native.call(() => session.plan(dtypes));
-      refuseTooLarge(native, config, options.dtype, dtypes, plan);
+      const { matches, unused } = matchTensors(parameters, checkpoint.tensors);
+      const plan = planOf(native, session, matches, options.dtype);
+      refuseTooLarge(native, config, options.dtype, matches, plan);
 
       let tokenizer: Tokenizer | null = null;
       let tokenizerError: unknown;
@@ -518,8 +518,8 @@ function describeModel(
 ): ModelInfo {
   const dtypes: Partial<Record<Dtype, number>> = {};
   for (const { parameter, entry } of matches) {
-    const kept = dtype ?? dtypeOf(entry.dtype);
-    dtypes[kept] = (dtypes[kept] ?? 0) + parameter.shape.reduce((product, size) => product * size, 1);
+    const kept = keptAs(parameter.shape, entry.dtype, dtype);
+    dtypes[kept] = (dtypes[kept] ?? 0) + count(parameter.shape);
   }
   const [most] = (Object.entries(dtypes) as [Dtype, number][]).sort(([, a], [, b]) => b - a)[0];
   return {
@@ -527,7 +527,7 @@ function describeModel(
     ...(checkpoint.commit ? { commit: checkpoint.commit } : {}),
     format: checkpoint.format,
     architecture: info.architecture,
-    parameters: info.parameters,
+    parameters: matches.reduce((sum, { parameter }) => sum + count(parameter.shape), 0),
     dtypes,
     dtype: most,
     layers: info.layers,
@@ -547,30 +547,48 @@ function describeModel(
   };
 }
 
-/** The dtype in memory of a tensor kept as its file has it. */
-function dtypeOf(fileDtype: string): Dtype {
-  return fileDtype === 'F16' ? 'f16' : fileDtype === 'BF16' ? 'bf16' : 'f32';
+/** The dtype in memory of a tensor; vectors (norms, biases) are widened: they are few, and used as they are. */
+function keptAs(shape: readonly number[], fileDtype: string, dtype: Dtype | undefined): Dtype {
+  if (shape.length < 2) return 'f32';
+  return dtype ?? (fileDtype === 'F16' ? 'f16' : fileDtype === 'BF16' ? 'bf16' : 'f32');
+}
+
+function count(shape: readonly number[]): number {
+  return shape.reduce((product, size) => product * size, 1);
 }
 
 function sessionOptions(dtype: Dtype | undefined): Flat {
   return dtype ? { dtype: dtype.toUpperCase() } : {};
 }
 
+/** The bytes a model needs, whether or not they can be addressed; `dtype` absent: weights as in the file. */
+function planOf(native: Native, session: NativeSession, matches: Matches, dtype: Dtype | undefined): Plan {
+  const dtypes = matches.map(({ entry }) => entry.dtype);
+  try {
+    return native.call(() => session.plan(dtypes));
+  } catch (reason) {
+    if (!(reason instanceof WasmformerError && reason.code === 'out-of-memory')) throw reason;
+    // More than 32 bits count: without the padding of the packed form, which matters little here.
+    let weights = 0;
+    for (const { parameter, entry } of matches) {
+      weights += count(parameter.shape) * (keptAs(parameter.shape, entry.dtype, dtype) === 'f32' ? 4 : 2);
+    }
+    return { weights, workspace: 0, cachePerToken: 0 };
+  }
+}
+
 /** Throws `out-of-memory` for a model that cannot fit, and says what would. */
-function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, dtypes: string[], plan: Plan): void {
+function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, matches: Matches, plan: Plan): void {
   const need = bytesNeeded(plan);
   if (need <= memoryLimit) return;
-  const fits = (['f16'] as const).find((other) => {
-    if (other === dtype) return false;
-    const session = native.call((module) => module.createSession(config, sessionOptions(other)));
-    const smaller = native.call(() => session.plan(dtypes));
-    session.delete();
-    return bytesNeeded(smaller) <= memoryLimit;
-  });
+  const smaller = native.call((module) => module.createSession(config, sessionOptions('f16')));
+  const fits = bytesNeeded(planOf(native, smaller, matches, 'f16')) <= memoryLimit;
+  smaller.delete();
   throw new WasmformerError(
     'out-of-memory',
-    `[load] model: expected at most ${memoryLimit} bytes, got ${need} (weights ${plan.weights}, working memory ${plan.workspace}, ` +
-      `${plan.cachePerToken} a token of context); ${fits ? `dtype '${fits}' would fit` : 'no dtype that is built would fit'}`,
+    `[load] model: expected at most ${memoryLimit} bytes${dtype ? ` with dtype '${dtype}'` : ''}, got ${need} (weights ${plan.weights}` +
+      `${plan.workspace > 0 ? `, working memory ${plan.workspace}, ${plan.cachePerToken} a token of context` : ''}); ` +
+      `${fits ? "dtype 'f16' would fit" : 'no dtype that is built would fit'}`,
   );
 }
 
