@@ -63,6 +63,34 @@ for (const name of names) {
   });
 }
 
+for (const name of readdirSync(join(fixtures, 'tokenizers'))) {
+  test(`tokenizers/${name}: texts to ids and back as in Python`, async () => {
+    const { cases } = read('..', 'tokenizers', name, 'expected.json');
+    const tokenizer = await tokenizerOf(`../tokenizers/${name}`, { 'config.json': { model_type: 'llama' } });
+    for (const { text, ids, idsWithoutSpecials, decoded, decodedWithSpecials } of cases) {
+      assert.deepEqual(tokenizer.encode(text), ids, JSON.stringify(text));
+      assert.deepEqual(tokenizer.encode(text, { addSpecialTokens: false }), idsWithoutSpecials, JSON.stringify(text));
+      assert.equal(tokenizer.decode(ids, { skipSpecialTokens: true }), decoded);
+      assert.equal(tokenizer.decode(ids), decodedWithSpecials);
+      assert.equal(joined(tokenizer, ids, { skipSpecialTokens: true }), decoded);
+    }
+  });
+}
+
+test('the chat templates of well-known models as in Python', async () => {
+  const { cases } = read('..', 'chat', 'expected.json');
+  const settings = read('gpt2', 'tokenizer_config.json');
+  for (const { template, bosToken, eosToken, messages, addGenerationPrompt, text, error } of cases) {
+    const tokenizer = await tokenizerOf('gpt2', {
+      'tokenizer_config.json': { ...settings, bos_token: bosToken, eos_token: eosToken },
+      'chat_template.jinja': readFileSync(join(fixtures, 'chat', `${template}.jinja`), 'utf8'),
+    });
+    const apply = () => tokenizer.applyChatTemplate(messages, { addGenerationPrompt });
+    if (error === undefined || error === null) assert.equal(apply(), text, template);
+    else assert.throws(apply, { code: 'invalid-argument' }, template);
+  }
+});
+
 test('words that every JavaScript object knows are words like any other', async () => {
   const words = ['constructor', '__proto__', 'toString', 'hasOwnProperty', 'valueOf', '__defineGetter__', 'length', 'end', 'prototype'];
   for (const name of ['gpt2', 'gpt2-vocab-merges', 'llama', 'unigram', 'word-piece']) {
@@ -201,6 +229,8 @@ test('llama2.c: ids as the SentencePiece library gives them', () => {
   const start = performance.now();
   tokenizer.encode('The quick brown fox. '.repeat(2000));
   assert.ok(performance.now() - start < 2000);
+  const other = api.readLlama2cTokenizer(new Uint8Array(readFileSync(join(fixtures, 'llama2c/tokenizer.bin'))), 'tokenizer.bin');
+  for (const { text, ids } of read('..', 'llama2c', 'expected.json').cases) assert.deepEqual(other.encode(text), ids, JSON.stringify(text));
   for (const cut of [0, 3, 9, 100, 4000]) {
     assert.throws(() => api.readLlama2cTokenizer(new Uint8Array(readFileSync(join(root, 'llama2c/tokenizer.bin'))).subarray(0, cut), 't'), {
       code: 'invalid-file',

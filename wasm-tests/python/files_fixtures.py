@@ -250,6 +250,7 @@ def chats(out: Path) -> None:
 
 
 def archives(out: Path) -> None:
+    torch.manual_seed(7)
     folder = out / "torch"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
