@@ -15,6 +15,7 @@ import transformers
 import families
 import original
 import sampling
+import text
 
 HERE = Path(__file__).resolve().parent
 
@@ -28,6 +29,7 @@ def generate(out: Path, seed: int, only: set[str]) -> None:
     if not only:
         original.generate(out, seed)
         sampling.generate(out, seed)
+        text.generate(out, seed)
 
 
 def main() -> None:

@@ -6,10 +6,11 @@ import { fileURLToPath } from 'node:url';
 /** The folder of all fixtures. */
 export const fixtures = process.env.WASMFORMER_FIXTURES ?? fileURLToPath(new URL('../fixtures/', import.meta.url));
 
-/** Every folder that holds a model and what is expected of it. */
+/** Every folder that holds a decoder-only model and what is expected of it: those whose expected.json names a family. */
 export const modelFolders = readdirSync(fixtures, { withFileTypes: true })
   .filter((entry) => entry.isDirectory() && existsSync(join(fixtures, entry.name, 'expected.json')))
   .map((entry) => entry.name)
+  .filter((name) => 'family' in JSON.parse(readFileSync(join(fixtures, name, 'expected.json'), 'utf8')))
   .sort();
 
 export const folderOf = (name) => join(fixtures, name);
