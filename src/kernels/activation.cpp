@@ -5,54 +5,54 @@
 namespace wf::kernels {
 namespace {
 
+using simd::constant;
 using simd::mul_add;
-using simd::splat;
 
 // Each: the value at x, and the slope there.
 struct Identity {
   static F32 value(F32 x) { return x; }
-  static F32 slope(F32) { return splat(1.0f); }
+  static F32 slope(F32) { return constant<1.0f>(); }
 };
 
 struct Relu {
   static F32 value(F32 x) { return simd::select(x < simd::zero(), simd::zero(), x); }  // NaN stays NaN
-  static F32 slope(F32 x) { return simd::select(x > simd::zero(), splat(1.0f), simd::zero()); }
+  static F32 slope(F32 x) { return simd::select(x > simd::zero(), constant<1.0f>(), simd::zero()); }
 };
 
 struct Gelu {
-  static F32 cdf(F32 x) { return splat(0.5f) * (splat(1.0f) + simd::erf(x * splat(0.70710678118654752f))); }
+  static F32 cdf(F32 x) { return constant<0.5f>() * (constant<1.0f>() + simd::erf(x * constant<0.70710678118654752f>())); }
   static F32 value(F32 x) { return x * cdf(x); }
   static F32 slope(F32 x) {
-    const F32 pdf = simd::exp(splat(-0.5f) * x * x) * splat(0.39894228040143268f);  // 1 / sqrt(2 pi)
+    const F32 pdf = simd::exp(constant<-0.5f>() * x * x) * constant<0.39894228040143268f>();  // 1 / sqrt(2 pi)
     return mul_add(x, pdf, cdf(x));
   }
 };
 
 struct GeluTanh {
   static constexpr float kRoot = 0.79788456080286536f, kCubic = 0.044715f;  // sqrt(2 / pi)
-  static F32 inner(F32 x) { return simd::tanh(splat(kRoot) * mul_add(splat(kCubic) * x * x, x, x)); }
-  static F32 value(F32 x) { return splat(0.5f) * x * (splat(1.0f) + inner(x)); }
+  static F32 inner(F32 x) { return simd::tanh(constant<kRoot>() * mul_add(constant<kCubic>() * x * x, x, x)); }
+  static F32 value(F32 x) { return constant<0.5f>() * x * (constant<1.0f>() + inner(x)); }
   static F32 slope(F32 x) {
-    const F32 t = inner(x), half = splat(0.5f);
-    const F32 du = splat(kRoot) * mul_add(splat(3.0f * kCubic) * x, x, splat(1.0f));
-    return half * (splat(1.0f) + t) + half * x * (splat(1.0f) - t * t) * du;
+    const F32 t = inner(x), half = constant<0.5f>();
+    const F32 du = constant<kRoot>() * mul_add(constant<3.0f * kCubic>() * x, x, constant<1.0f>());
+    return half * (constant<1.0f>() + t) + half * x * (constant<1.0f>() - t * t) * du;
   }
 };
 
 struct QuickGelu {
   static constexpr float kSharp = 1.702f;
-  static F32 value(F32 x) { return x * simd::sigmoid(splat(kSharp) * x); }
+  static F32 value(F32 x) { return x * simd::sigmoid(constant<kSharp>() * x); }
   static F32 slope(F32 x) {
-    const F32 s = simd::sigmoid(splat(kSharp) * x);
-    return s + splat(kSharp) * x * s * (splat(1.0f) - s);
+    const F32 s = simd::sigmoid(constant<kSharp>() * x);
+    return s + constant<kSharp>() * x * s * (constant<1.0f>() - s);
   }
 };
 
 struct Silu {
-  static F32 value(F32 x) { return x / (splat(1.0f) + simd::exp(simd::zero() - x)); }
+  static F32 value(F32 x) { return x / (constant<1.0f>() + simd::exp(simd::zero() - x)); }
   static F32 slope(F32 x) {
     const F32 s = simd::sigmoid(x);
-    return s + x * s * (splat(1.0f) - s);
+    return s + x * s * (constant<1.0f>() - s);
   }
 };
 
@@ -60,7 +60,7 @@ struct Tanh {
   static F32 value(F32 x) { return simd::tanh(x); }
   static F32 slope(F32 x) {
     const F32 t = simd::tanh(x);
-    return splat(1.0f) - t * t;
+    return constant<1.0f>() - t * t;
   }
 };
 
@@ -68,7 +68,7 @@ struct Sigmoid {
   static F32 value(F32 x) { return simd::sigmoid(x); }
   static F32 slope(F32 x) {
     const F32 s = simd::sigmoid(x);
-    return s * (splat(1.0f) - s);
+    return s * (constant<1.0f>() - s);
   }
 };
 

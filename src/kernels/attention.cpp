@@ -28,21 +28,86 @@ Seen seen(const AttentionMask& mask, size_t position, size_t S) {
   return keys;
 }
 
-// score (kBlock) of block number `number`: scaled, biased, -inf where hidden. raw: q k of the block's sixteen lanes.
-void mask_scores(const AttentionMask& mask, size_t h, size_t t, size_t number, Seen keys, float* score) {
+// The scores (kBlock) of one query and block number `number`: in, q k of its sixteen lanes; out, scaled and biased, -inf where
+// hidden. Returns the largest.
+float finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t number, Seen keys, float* score) {
   const size_t first = number * kBlock;
-  const float slope = mask.slopes ? mask.slopes[h] : 0.0f;
-  const float* bias = mask.bias ? mask.bias + h * mask.bias_head_stride + t * mask.bias_row_stride : nullptr;
-  for (size_t i = 0; i < kBlock; ++i) {
-    const size_t j = first + i;
-    if (j < keys.begin || j >= keys.end) {
-      score[i] = kHidden;
-      continue;
+  const size_t begin = keys.begin > first ? keys.begin - first : 0, end = std::min(kBlock, keys.end - first);
+  for (size_t i = 0; i < begin; ++i) score[i] = kHidden;
+  for (size_t i = end; i < kBlock; ++i) score[i] = kHidden;
+  const F32 factor = simd::splat(mask.scale);
+  each(kBlock, [=](auto at) { at.put(score, at.get(score) * factor); });
+  if (mask.slopes) {
+    const float slope = mask.slopes[h];
+    for (size_t i = begin; i < end; ++i) score[i] += slope * static_cast<float>(first + i);
+  }
+  if (mask.bias) {
+    const float* bias = mask.bias + h * mask.bias_head_stride + t * mask.bias_row_stride + first;
+    for (size_t i = begin; i < end; ++i) score[i] += bias[i];
+  }
+  return largest(score, kBlock);
+}
+
+constexpr size_t kTile = 16;  // queries that share the reading of a block
+
+// One query head's way through the blocks: the softmax of what was seen so far is e^(score - most) / sum, and `out` holds the
+// values weighed by the numerators.
+struct Stream {
+  const float* query;
+  float* out;
+  Seen keys;
+  size_t h, t;
+  float most, sum;
+  float change;         // factor of `out` and `sum` when `most` has risen
+  float score[kBlock];  // of the block at hand, then the numerators
+  size_t begin, end;    // the block's lanes that are seen
+
+  bool sees(size_t number) const { return number * kBlock < keys.end && (number + 1) * kBlock > keys.begin; }
+
+  void weigh(const AttentionMask& mask, size_t number) {
+    const size_t first = number * kBlock;
+    begin = keys.begin > first ? keys.begin - first : 0;
+    end = std::min(kBlock, keys.end - first);
+    const float now = std::max(most, finish_scores(mask, h, t, number, keys, score));
+    const F32 shift = simd::splat(now == kHidden ? 0.0f : now);
+    change = 1.0f;
+    if (now != most) {
+      float lanes[simd::kLanes];
+      simd::store(lanes, simd::exp(simd::splat(most) - shift));
+      change = lanes[0];
     }
-    float value = score[i] * mask.scale;
-    if (mask.slopes) value = value + slope * static_cast<float>(j);
-    if (bias) value = value + bias[j];
-    score[i] = value;
+    F32 part = simd::zero();
+    each(kBlock, [&](auto at) {
+      const F32 e = simd::exp(at.get(score) - shift);
+      at.put(score, e);
+      part = part + e;
+    });
+    sum = sum * change + simd::sum(part);
+    most = now;
+  }
+};
+
+// One or two streams (a == b) over the block's values (kBlock, Dv): out = change out + numerators values, over the lanes seen.
+void add_values(const Stream& a, const Stream& b, const float* values, size_t Dv) {
+  const size_t n = a.end - a.begin;
+  values += a.begin * Dv;
+  const float *p = a.score + a.begin, *q = b.score + b.begin;
+  size_t d = 0;
+  for (; d + 16 <= Dv; d += 16) {
+    if (&a == &b) {
+      tile_1(p, values + d, Dv, n, a.change, a.out + d);
+    } else {
+      tile_2(p, q, values + d, Dv, n, a.change, b.change, a.out + d, b.out + d);
+    }
+  }
+  for (const Stream* s = &a; d < Dv; s = &b) {
+    const float* weight = s->score + s->begin;
+    for (size_t i = d; i < Dv; ++i) {
+      float sum = 0.0f;
+      for (size_t j = 0; j < n; ++j) sum += weight[j] * values[j * Dv + i];
+      s->out[i] = s->out[i] * s->change + sum;
+    }
+    if (s == &b) break;
   }
 }
 
@@ -69,37 +134,51 @@ size_t attention_scratch(const AttentionShape& shape, size_t T, size_t S) {
 void attention(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T, size_t q_begin,
                const float* const* blocks, size_t first_block, size_t S, float* out, size_t out_stride, float* scratch) {
   static_cast<void>(scratch);
-  const size_t group = shape.H / shape.Hk;
-  for (size_t t = 0; t < T; ++t) {
-    const Seen keys = seen(mask, q_begin + t, S);
-    for (size_t h = 0; h < shape.H; ++h) {
-      const float* query = q + t * q_stride + h * shape.Dk;
-      float* result = out + t * out_stride + h * shape.Dv;
-      std::memset(result, 0, shape.Dv * sizeof(float));
-      float most = kHidden, sum = 0.0f;
-      for (size_t number = keys.begin / kBlock; number * kBlock < keys.end; ++number) {
+  const size_t group = shape.H / shape.Hk, Dk = shape.Dk, Dv = shape.Dv;
+  for (size_t g = 0; g < shape.Hk; ++g) {
+    for (size_t row = 0; row < T * group; row += kTile) {
+      Stream streams[kTile];
+      const size_t count = std::min(kTile, T * group - row);
+      Seen all{S, 0};
+      for (size_t i = 0; i < count; ++i) {
+        const size_t t = (row + i) / group, h = g * group + (row + i) % group;
+        Stream& s = streams[i];
+        s.query = q + t * q_stride + h * Dk, s.out = out + t * out_stride + h * Dv;
+        s.keys = seen(mask, q_begin + t, S), s.h = h, s.t = t, s.most = kHidden, s.sum = 0.0f;
+        std::memset(s.out, 0, Dv * sizeof(float));
+        all.begin = std::min(all.begin, s.keys.begin), all.end = std::max(all.end, s.keys.end);
+      }
+      for (size_t number = all.begin / kBlock; number * kBlock < all.end; ++number) {
         const float* block = blocks[number - first_block];
-        float score[kBlock] = {};
-        tile_1(query, block + h / group * shape.Dk * kBlock, shape.Dk, score);
-        mask_scores(mask, h, t, number, keys, score);
-        const float now = std::max(most, largest(score, kBlock));
-        const float shift = now == kHidden ? 0.0f : now;
-        float change[simd::kLanes];
-        simd::store(change, simd::exp(simd::splat(most - shift)));
-        sum = sum * change[0] + total(kBlock, [&](auto at) {
-                const F32 e = simd::exp(at.get(score) - simd::splat(shift));
-                at.put(score, e);
-                return e;
-              });
-        scale(result, change[0], result, shape.Dv);
-        most = now;
-        const float* values = block + shape.Hk * shape.Dk * kBlock + h / group * kBlock * shape.Dv;
-        const size_t first = number * kBlock;
-        for (size_t j = std::max(first, keys.begin); j < std::min(first + kBlock, keys.end); ++j) {
-          axpy(score[j - first], values + (j - first) * shape.Dv, result, shape.Dv);
+        const float* keys = block + g * Dk * kBlock;
+        const float* values = block + shape.Hk * Dk * kBlock + g * kBlock * Dv;
+        for (size_t i = 0; i < count;) {
+          Stream& a = streams[i];
+          if (!a.sees(number)) {
+            ++i;
+            continue;
+          }
+          const bool pair = i + 1 < count && streams[i + 1].sees(number);
+          Stream& b = streams[pair ? i + 1 : i];
+          std::memset(a.score, 0, sizeof a.score);
+          std::memset(b.score, 0, sizeof b.score);
+          if (pair) {
+            tile_2(a.query, b.query, keys, kBlock, Dk, 1.0f, 1.0f, a.score, b.score);
+            b.weigh(mask, number);
+          } else {
+            tile_1(a.query, keys, kBlock, Dk, 1.0f, a.score);
+          }
+          a.weigh(mask, number);
+          if (a.begin == b.begin && a.end == b.end) {
+            add_values(a, b, values, Dv);
+          } else {
+            add_values(a, a, values, Dv);
+            add_values(b, b, values, Dv);
+          }
+          i += pair ? 2 : 1;
         }
       }
-      scale(result, sum == 0.0f ? 0.0f : 1.0f / sum, result, shape.Dv);
+      for (size_t i = 0; i < count; ++i) scale(streams[i].out, streams[i].sum == 0.0f ? 0.0f : 1.0f / streams[i].sum, streams[i].out, Dv);
     }
   }
 }
@@ -117,8 +196,9 @@ void attention_weights(const AttentionShape& shape, const AttentionMask& mask, c
       std::fill(target, target + S, kHidden);
       for (size_t number = keys.begin / kBlock; number * kBlock < keys.end; ++number) {
         float score[kBlock] = {};
-        tile_1(q + t * q_stride + h * shape.Dk, blocks[number - first_block] + h / group * shape.Dk * kBlock, shape.Dk, score);
-        mask_scores(mask, h, t, number, keys, score);
+        tile_1(q + t * q_stride + h * shape.Dk, blocks[number - first_block] + h / group * shape.Dk * kBlock, kBlock, shape.Dk, 1.0f,
+               score);
+        finish_scores(mask, h, t, number, keys, score);
         std::memcpy(target + number * kBlock, score, std::min(kBlock, S - number * kBlock) * sizeof(float));
       }
       if (weights && scores) std::memcpy(scores + row, target, S * sizeof(float));
@@ -141,12 +221,14 @@ void attention_forward_exact(const AttentionShape& shape, const AttentionMask& m
     for (size_t t = 0; t < T; ++t) {
       const Seen keys = seen(mask, t, S);
       float* row = weights + t * S;
-      for (size_t j = 0; j < S; j += kBlock) {
-        float score[kBlock] = {};
-        const size_t count = std::min(kBlock, S - j);
-        std::memcpy(score, row + j, count * sizeof(float));
-        mask_scores(mask, h, t, j / kBlock, keys, score);
-        std::memcpy(row + j, score, count * sizeof(float));
+      for (size_t j = 0; j < S; ++j) {
+        if (j < keys.begin || j >= keys.end) {
+          row[j] = kHidden;
+          continue;
+        }
+        row[j] *= mask.scale;
+        if (mask.slopes) row[j] += mask.slopes[h] * static_cast<float>(j);
+        if (mask.bias) row[j] += mask.bias[h * mask.bias_head_stride + t * mask.bias_row_stride + j];
       }
     }
     softmax(weights, weights, T, S);

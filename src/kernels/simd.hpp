@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <xsimd/xsimd.hpp>
 
 namespace wf::simd {
@@ -37,12 +36,32 @@ inline void store_part(float* p, F32 a, size_t n) {
   if (n > 2) p[2] = lanes[2];
 }
 
+// A constant of a loop. It lies in memory as a variable, so that the compiler cannot see its value: V8 (12 and later) builds a
+// vector constant anew, in several instructions, in every round of a loop, but broadcasts a number from memory in one.
+template <float kValue>
+inline float stored = kValue;
+template <float kValue>
+inline F32 constant() {
+  return F32(stored<kValue>);
+}
+template <uint32_t kValue>
+inline int32_t stored_bits = static_cast<int32_t>(kValue);
+template <uint32_t kValue>
+inline I32 constant_bits() {
+  return I32(stored_bits<kValue>);
+}
+
 // a * b + c, rounded twice.
 inline F32 mul_add(F32 a, F32 b, F32 c) { return a * b + c; }
 
-// Neither is defined where an operand is NaN.
+// b < a ? b : a and a < b ? b : a: where `a` is NaN the result is NaN, where `b` is, it is unspecified.
+#if XSIMD_WITH_WASM
 inline F32 min(F32 a, F32 b) { return xsimd::min(a, b); }
 inline F32 max(F32 a, F32 b) { return xsimd::max(a, b); }
+#else
+inline F32 min(F32 a, F32 b) { return xsimd::min(b, a); }
+inline F32 max(F32 a, F32 b) { return xsimd::max(b, a); }
+#endif
 
 inline F32 select(Mask mask, F32 yes, F32 no) { return xsimd::select(mask, yes, no); }
 inline F32 abs(F32 a) { return xsimd::abs(a); }
@@ -51,7 +70,7 @@ inline I32 bits(F32 a) { return xsimd::bitwise_cast<int32_t>(a); }
 inline F32 from_bits(I32 a) { return xsimd::bitwise_cast<float>(a); }
 // The magnitude of `a` with the sign of `b`.
 inline F32 copy_sign(F32 a, F32 b) {
-  const I32 sign(std::numeric_limits<int32_t>::min());
+  const I32 sign = constant_bits<0x80000000>();
   return from_bits((bits(a) & ~sign) | (bits(b) & sign));
 }
 
@@ -85,64 +104,57 @@ inline F32 odd_lanes(F32 a, F32 b) {
 
 // e^x within 1 ulp, subnormal results included: x = n ln 2 + r, |r| <= ln 2 / 2, polynomial of degree 6 in r (Cephes expf).
 inline F32 exp(F32 x) {
-  const F32 magic(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number, left in the low bits
-  const F32 shifted = mul_add(x, splat(1.44269504088896341f), magic);
+  // Beyond these bounds the result is 0 or infinity, as it is on them.
+  x = max(min(x, constant<89.0f>()), constant<-104.0f>());
+  const F32 magic = constant<12582912.0f>();  // 1.5 * 2^23: adding it rounds to a whole number, left in the low bits
+  const F32 shifted = mul_add(x, constant<1.44269504088896341f>(), magic);
   const F32 n = shifted - magic;
-  F32 r = x - n * splat(0.693359375f);  // ln 2 in two parts: the first product is exact
-  r = r - n * splat(-2.12194440e-4f);
-  F32 p = splat(1.9875691500e-4f);
-  p = mul_add(p, r, splat(1.3981999507e-3f));
-  p = mul_add(p, r, splat(8.3334519073e-3f));
-  p = mul_add(p, r, splat(4.1665795894e-2f));
-  p = mul_add(p, r, splat(1.6666665459e-1f));
-  p = mul_add(p, r, splat(5.0000001201e-1f));
-  p = mul_add(p, r * r, r) + splat(1.0f);
+  F32 r = x - n * constant<0.693359375f>();  // ln 2 in two parts: the first product is exact
+  r = r - n * constant<-2.12194440e-4f>();
+  F32 p = constant<1.9875691500e-4f>();
+  p = mul_add(p, r, constant<1.3981999507e-3f>());
+  p = mul_add(p, r, constant<8.3334519073e-3f>());
+  p = mul_add(p, r, constant<4.1665795894e-2f>());
+  p = mul_add(p, r, constant<1.6666665459e-1f>());
+  p = mul_add(p, r, constant<5.0000001201e-1f>());
+  p = mul_add(p, r * r, r) + constant<1.0f>();
   // 2^n in two factors, so that neither overflows where the result does not.
-  const I32 k = bits(shifted) - bits(magic);
-  const I32 half = k >> 1;
-  const F32 low = from_bits((half + I32(127)) << 23), high = from_bits((k - half + I32(127)) << 23);
-  F32 y = (p * low) * high;
-  y = select(x > splat(88.7228394f), splat(std::numeric_limits<float>::infinity()), y);
-  return select(x < splat(-103.972084f), zero(), y);
+  const I32 k = bits(shifted) - bits(magic), half = k >> 1, bias = constant_bits<127>();
+  const F32 low = from_bits((half + bias) << 23), high = from_bits((k - half + bias) << 23);
+  return (p * low) * high;
 }
 
 // tanh x within 2 ulp (Cephes tanhf).
 inline F32 tanh(F32 x) {
-  const F32 a = abs(x), z = x * x;
-  F32 p = splat(-5.70498872745e-3f);
-  p = mul_add(p, z, splat(2.06390887954e-2f));
-  p = mul_add(p, z, splat(-5.37397155531e-2f));
-  p = mul_add(p, z, splat(1.33314422036e-1f));
-  p = mul_add(p, z, splat(-3.33332819422e-1f));
-  const F32 small = mul_add(p * z, x, x);
-  const F32 large = splat(1.0f) - splat(2.0f) / (exp(a + a) + splat(1.0f));
-  return copy_sign(select(a < splat(0.625f), small, large), x);
+  const F32 a = abs(x), z = x * x, one = constant<1.0f>();
+  F32 p = constant<-5.70498872745e-3f>();
+  p = mul_add(p, z, constant<2.06390887954e-2f>());
+  p = mul_add(p, z, constant<-5.37397155531e-2f>());
+  p = mul_add(p, z, constant<1.33314422036e-1f>());
+  p = mul_add(p, z, constant<-3.33332819422e-1f>());
+  const F32 small = mul_add(p * z, a, a), large = one - constant<2.0f>() / (exp(a + a) + one);
+  return copy_sign(select(a < constant<0.625f>(), small, large), x);
 }
 
 // 1 / (1 + e^-x)
-inline F32 sigmoid(F32 x) { return splat(1.0f) / (splat(1.0f) + exp(zero() - x)); }
+inline F32 sigmoid(F32 x) { return constant<1.0f>() / (constant<1.0f>() + exp(zero() - x)); }
 
 // erf x within 2 ulp (polynomials after N. Juffa's erff, public domain).
 inline F32 erf(F32 x) {
-  const F32 t = abs(x), s = x * x;
-  F32 large = mul_add(splat(-1.72853470e-5f), t, splat(3.83197126e-4f));
-  const F32 u = mul_add(splat(-3.88396438e-3f), t, splat(2.42546219e-2f));
-  large = mul_add(large, s, u);
-  large = mul_add(large, t, splat(-1.06777877e-1f));
-  large = mul_add(large, t, splat(-6.34846687e-1f));
-  large = mul_add(large, t, splat(-1.28717512e-1f));
-  large = mul_add(large, t, zero() - t);
-  large = copy_sign(splat(1.0f) - exp(large), x);
-  // The polynomial of degree 6 turns upwards far out, where erf is 1 to the last bit anyway.
-  large = select(t > splat(4.0f), copy_sign(splat(1.0f), x), large);
-  F32 small = splat(-5.96761703e-4f);
-  small = mul_add(small, s, splat(4.99119423e-3f));
-  small = mul_add(small, s, splat(-2.67681349e-2f));
-  small = mul_add(small, s, splat(1.12819925e-1f));
-  small = mul_add(small, s, splat(-3.76125336e-1f));
-  small = mul_add(small, s, splat(1.28379166e-1f));
-  small = mul_add(small, x, x);
-  return select(t > splat(0.927734375f), large, small);
+  const F32 t = min(abs(x), constant<4.0f>()), s = t * t;  // beyond 4 erf is 1 to the last bit
+  F32 large = mul_add(constant<-1.72853470e-5f>(), t, constant<3.83197126e-4f>());
+  large = mul_add(large, s, mul_add(constant<-3.88396438e-3f>(), t, constant<2.42546219e-2f>()));
+  large = mul_add(large, t, constant<-1.06777877e-1f>());
+  large = mul_add(large, t, constant<-6.34846687e-1f>());
+  large = mul_add(large, t, constant<-1.28717512e-1f>());
+  large = constant<1.0f>() - exp(mul_add(large, t, zero() - t));
+  F32 small = constant<-5.96761703e-4f>();
+  small = mul_add(small, s, constant<4.99119423e-3f>());
+  small = mul_add(small, s, constant<-2.67681349e-2f>());
+  small = mul_add(small, s, constant<1.12819925e-1f>());
+  small = mul_add(small, s, constant<-3.76125336e-1f>());
+  small = mul_add(small, s, constant<1.28379166e-1f>());
+  return copy_sign(select(t > constant<0.927734375f>(), large, mul_add(small, t, t)), x);
 }
 
 // Eight 16-bit numbers widened exactly, subnormals, infinities and NaN included.
@@ -157,10 +169,9 @@ inline Pair widen_bf16(const uint16_t* p) { return words(p); }
 inline F32 widen_f16_lane(F32 word) {
   // Sign, then exponent and fraction where a float has them, 112 too small in exponent; the product also normalises
   // subnormals. An exponent of 31 becomes the float's 255.
-  const I32 moved = (bits(word) >> 3) & I32(static_cast<int32_t>(0x8fffe000u));
-  const I32 value = bits(from_bits(moved) * splat(5.192296858534828e33f));  // 2^112
-  const I32 top(0x0f800000);
-  return from_bits(value | xsimd::select((moved & top) == top, I32(0x7f800000), I32(0)));
+  const I32 moved = (bits(word) >> 3) & constant_bits<0x8fffe000>(), top = constant_bits<0x0f800000>();
+  const I32 value = bits(from_bits(moved) * constant<5.192296858534828e33f>());  // 2^112
+  return from_bits(value | xsimd::select((moved & top) == top, constant_bits<0x7f800000>(), I32(0)));
 }
 inline Pair widen_f16(const uint16_t* p) {
   const Pair w = words(p);

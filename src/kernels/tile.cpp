@@ -1,5 +1,7 @@
 #include "kernels/tile.hpp"
 
+#include <cstring>
+
 #include "kernels/simd.hpp"
 
 namespace wf::kernels {
@@ -10,24 +12,33 @@ using simd::mul_add;
 using simd::splat;
 using simd::store;
 
-void tile_1(const float* a, const float* b, size_t K, float* c) {
+namespace {
+
+// c = factor c + s
+void finish(F32 factor, F32 s0, F32 s1, F32 s2, F32 s3, float* c) {
+  store(c, mul_add(factor, load(c), s0));
+  store(c + 4, mul_add(factor, load(c + 4), s1));
+  store(c + 8, mul_add(factor, load(c + 8), s2));
+  store(c + 12, mul_add(factor, load(c + 12), s3));
+}
+
+}  // namespace
+
+void tile_1(const float* a, const float* b, size_t stride, size_t K, float factor, float* c) {
   F32 s0 = simd::zero(), s1 = s0, s2 = s0, s3 = s0;
-  for (size_t k = 0; k < K; ++k, b += 16) {
+  for (size_t k = 0; k < K; ++k, b += stride) {
     const F32 x = splat(a[k]);
     s0 = mul_add(x, load(b), s0);
     s1 = mul_add(x, load(b + 4), s1);
     s2 = mul_add(x, load(b + 8), s2);
     s3 = mul_add(x, load(b + 12), s3);
   }
-  store(c, load(c) + s0);
-  store(c + 4, load(c + 4) + s1);
-  store(c + 8, load(c + 8) + s2);
-  store(c + 12, load(c + 12) + s3);
+  finish(splat(factor), s0, s1, s2, s3, c);
 }
 
-void tile_2(const float* a0, const float* a1, const float* b, size_t K, float* c0, float* c1) {
+void tile_2(const float* a0, const float* a1, const float* b, size_t stride, size_t K, float factor0, float factor1, float* c0, float* c1) {
   F32 s0 = simd::zero(), s1 = s0, s2 = s0, s3 = s0, t0 = s0, t1 = s0, t2 = s0, t3 = s0;
-  for (size_t k = 0; k < K; ++k, b += 16) {
+  for (size_t k = 0; k < K; ++k, b += stride) {
     const F32 b0 = load(b), b1 = load(b + 4), b2 = load(b + 8), b3 = load(b + 12);
     const F32 x = splat(a0[k]), y = splat(a1[k]);
     s0 = mul_add(x, b0, s0);
@@ -39,14 +50,23 @@ void tile_2(const float* a0, const float* a1, const float* b, size_t K, float* c
     t2 = mul_add(y, b2, t2);
     t3 = mul_add(y, b3, t3);
   }
-  store(c0, load(c0) + s0);
-  store(c0 + 4, load(c0 + 4) + s1);
-  store(c0 + 8, load(c0 + 8) + s2);
-  store(c0 + 12, load(c0 + 12) + s3);
-  store(c1, load(c1) + t0);
-  store(c1 + 4, load(c1 + 4) + t1);
-  store(c1 + 8, load(c1 + 8) + t2);
-  store(c1 + 12, load(c1 + 12) + t3);
+  finish(splat(factor0), s0, s1, s2, s3, c0);
+  finish(splat(factor1), t0, t1, t2, t3, c1);
+}
+
+void add_product(const float* a, size_t a_stride, size_t M, const float* b, size_t K, float* c, size_t c_stride, size_t width) {
+  if (width == 16) {
+    size_t m = 0;
+    for (; m + 2 <= M; m += 2, a += 2 * a_stride, c += 2 * c_stride) tile_2(a, a + a_stride, b, 16, K, 1.0f, 1.0f, c, c + c_stride);
+    if (m < M) tile_1(a, b, 16, K, 1.0f, c);
+    return;
+  }
+  for (size_t m = 0; m < M; ++m, a += a_stride, c += c_stride) {
+    float edge[16] = {};
+    std::memcpy(edge, c, width * sizeof(float));
+    tile_1(a, b, 16, K, 1.0f, edge);
+    std::memcpy(c, edge, width * sizeof(float));
+  }
 }
 
 namespace {
@@ -62,10 +82,7 @@ void tile_1_widened(const float* a, const uint16_t* b, size_t K, float* c) {
     s2 = mul_add(x, q.low, s2);
     s3 = mul_add(x, q.high, s3);
   }
-  store(c, load(c) + s0);
-  store(c + 4, load(c + 4) + s1);
-  store(c + 8, load(c + 8) + s2);
-  store(c + 12, load(c + 12) + s3);
+  finish(splat(1.0f), s0, s1, s2, s3, c);
 }
 
 template <simd::Pair (*widen)(const uint16_t*)>

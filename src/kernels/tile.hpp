@@ -1,4 +1,5 @@
-// The inner loops of every matrix product here: one or two rows of activations times a run of a panel.
+// The inner loops of every matrix product: one or two rows of activations times sixteen columns. Out of line, so that engines
+// compile them on their own, and without unrolling, which costs V8 its registers.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +13,15 @@ namespace wf::kernels {
 // whichever kernel does it. That is what makes a row's bits independent of its company.
 constexpr size_t kRun = 256;
 
-// c (16) += a (K) b (K, 16)
-void tile_1(const float* a, const float* b, size_t K, float* c);
-// c0, c1 (16) += a0, a1 (K) b (K, 16)
-void tile_2(const float* a0, const float* a1, const float* b, size_t K, float* c0, float* c1);
-// tile_1 with b as f16 or bf16.
-void tile_1_half(DType store, const float* a, const uint16_t* b, size_t K, float* c);
+// c (16) = factor c + a (K) b (K, 16), rows of b `stride` floats apart.
+void tile_1(const float* a, const float* b, size_t stride, size_t K, float factor, float* c);
+// The same for two rows of a, to the same bits.
+void tile_2(const float* a0, const float* a1, const float* b, size_t stride, size_t K, float factor0, float factor1, float* c0, float* c1);
+// c (M, width) += a (M, K) b (K, 16), for the first width <= 16 columns; a_stride and c_stride floats between rows.
+void add_product(const float* a, size_t a_stride, size_t M, const float* b, size_t K, float* c, size_t c_stride, size_t width);
+// c (16) += a (K) b (K, 16), b as f16 or bf16, to the bits of tile_1 with b widened.
+void tile_1_half(DType dtype, const float* a, const uint16_t* b, size_t K, float* c);
 // out (n) = b (n), widened; n is a multiple of 16.
-void widen_run(DType store, const uint16_t* b, size_t n, float* out);
+void widen_run(DType dtype, const uint16_t* b, size_t n, float* out);
 
 }  // namespace wf::kernels
