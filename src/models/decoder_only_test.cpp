@@ -9,11 +9,33 @@ using namespace wf::testing;
 namespace {
 
 // Fixtures whose weights are safetensors; the others differ only in how they are stored.
-const char* const kFixtures[] = {"gpt2",         "gpt2-minimal",  "gpt2-stray",      "llama",          "llama-gqa",      "llama-bias",
-                                 "llama-no-prefix", "llama-rope-parameters", "llama-eos-list", "llama-linear", "llama-dynamic", "llama-llama3",
-                                 "llama-llama3-v5", "llama-yarn", "llama-yarn-options", "llama-longrope", "mistral", "mistral-full",
-                                 "qwen2",        "qwen2-sliding", "qwen3",           "gemma",          "gemma-legacy",   "gpt_neox",
-                                 "opt",          "bloom",         "bloom-heads"};
+const char* const kFixtures[] = {"gpt2",
+                                 "gpt2-minimal",
+                                 "gpt2-stray",
+                                 "llama",
+                                 "llama-gqa",
+                                 "llama-bias",
+                                 "llama-no-prefix",
+                                 "llama-rope-parameters",
+                                 "llama-eos-list",
+                                 "llama-linear",
+                                 "llama-dynamic",
+                                 "llama-llama3",
+                                 "llama-llama3-v5",
+                                 "llama-yarn",
+                                 "llama-yarn-options",
+                                 "llama-longrope",
+                                 "mistral",
+                                 "mistral-full",
+                                 "qwen2",
+                                 "qwen2-sliding",
+                                 "qwen3",
+                                 "gemma",
+                                 "gemma-legacy",
+                                 "gpt_neox",
+                                 "opt",
+                                 "bloom",
+                                 "bloom-heads"};
 
 // Of several best, the first, as Python takes it.
 int32_t best(const std::vector<float>& logits, size_t row, size_t V) {
@@ -47,7 +69,8 @@ TEST_CASE("logits, hidden states and attention are those of transformers", "[mod
       const auto got = recorder.attention(Site::kAttention, l);
       REQUIRE(got.size() == expected.size());
       double worst = 0;
-      for (size_t j = 0; j < got.size(); ++j) worst = std::max(worst, std::abs(static_cast<double>(got[j]) - static_cast<double>(expected[j])));
+      for (size_t j = 0; j < got.size(); ++j)
+        worst = std::max(worst, std::abs(static_cast<double>(got[j]) - static_cast<double>(expected[j])));
       CHECK(worst < 2e-5);
     }
   }

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -75,9 +75,9 @@ class JsonReader {
     } else if (c == 'n') {
       at_ += 4;
     } else {
-      double number = 0;
-      at_ = std::from_chars(at_, end_, number).ptr;
-      json.value = number;
+      char* after = nullptr;
+      json.value = std::strtod(at_, &after);  // wasm's standard library has no from_chars for doubles
+      at_ = after;
     }
     return json;
   }
@@ -205,7 +205,8 @@ inline std::unique_ptr<Model> load_model(const Fixture& fixture, bool trainable 
   std::map<Weight*, bool> allocated;
   for (const Parameter& parameter : model->parameters().list()) {
     auto found = fixture.weights.find(parameter.name);
-    if (found == fixture.weights.end() && parameter.name.starts_with(prefix)) found = fixture.weights.find(parameter.name.substr(prefix.size()));
+    if (found == fixture.weights.end() && parameter.name.starts_with(prefix))
+      found = fixture.weights.find(parameter.name.substr(prefix.size()));
     if (found == fixture.weights.end()) found = fixture.weights.find(parameter.alias);
     if (found == fixture.weights.end()) throw std::runtime_error("fixture lacks " + parameter.name);
     const Stored& stored = found->second;
@@ -227,7 +228,8 @@ inline std::unique_ptr<Model> random_model(const Config& config, DType dtype = D
     std::vector<float> values(parameter.shape.size());
     const bool is_scale = parameter.shape.rank() == 1 && parameter.name.ends_with("weight");
     const float spread = parameter.shape.rank() == 1 ? 0.2f : 1.6f / std::sqrt(static_cast<float>(parameter.weight->cols()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(is_scale) + spread * static_cast<float>(normal({seed, 0, site}, i));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(is_scale) + spread * static_cast<float>(normal({seed, 0, site}, i));
     parameter.load(0, parameter.stored_rows(), values.data(), DType::kF32);
     ++site;
   }

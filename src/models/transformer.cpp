@@ -28,7 +28,7 @@ struct DecoderLayer {
 
 class Transformer final : public EncoderDecoder {
  public:
-  explicit Transformer(const Config& config) : EncoderDecoder("model.") {
+  explicit Transformer(const Config& config) : EncoderDecoder("") {
     configure(config);
     name_weights();
   }
