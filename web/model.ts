@@ -3,7 +3,7 @@ import type { Client } from './engine/client.ts';
 import type { ChatSettings, GenerateInput, LoadedModel } from './engine/messages.ts';
 import { GenerationStream } from './engine/stream.ts';
 import { WasmformerError } from './errors.ts';
-import { checkForward, checkIds, checkMessages, checkOptions, checkPrompts, resolveGeneration } from './options.ts';
+import { checkBatch, checkForward, checkIds, checkMessages, checkOptions, checkPrompts, resolveGeneration } from './options.ts';
 import type {
   Cache,
   ChatMessage,
@@ -13,6 +13,7 @@ import type {
   ForwardResult,
   GenerateOptions,
   GenerateResult,
+  GradientBatch,
   Gradients,
   Memory,
   ModelInfo,
@@ -150,11 +151,12 @@ export class Model {
   }
 
   /**
-   * Loss and gradients of a batch, for a model made to be trained.
-   * @throws WasmformerError `unsupported` for any other
+   * Mean cross-entropy of a batch and its gradient in every weight, for a model loaded with `trainable: true`.
+   * @throws WasmformerError `invalid-argument` for any other model
    */
-  gradients(batch: unknown): Promise<Gradients> {
-    return this.#client.call('gradients', [batch]);
+  async gradients(batch: GradientBatch, options?: { signal?: AbortSignal }): Promise<Gradients> {
+    const { signal } = checkOptions('gradients', options, ['signal']) ?? {};
+    return this.#client.call('gradients', [checkBatch(batch)], { signal });
   }
 
   /** An empty cache of keys and values, to pass to `generate` and `chat`. */

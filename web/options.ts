@@ -1,6 +1,15 @@
 import type { Flat } from './engine/flat.ts';
 import { WasmformerError } from './errors.ts';
-import type { ChatMessage, ChatOptions, ForwardInput, ForwardOptions, GenerateOptions, LoadOptions, Prompt } from './types.ts';
+import type {
+  ChatMessage,
+  ChatOptions,
+  ForwardInput,
+  ForwardOptions,
+  GenerateOptions,
+  GradientBatch,
+  LoadOptions,
+  Prompt,
+} from './types.ts';
 
 /** Tells whether a value will do, and in words what will. */
 interface Kind {
@@ -188,6 +197,7 @@ const loadOptions: Record<string, Kind> = {
   threads: integerFrom(1),
   deterministic: boolean,
   worker: boolean,
+  trainable: boolean,
   wasmUrl: address,
   workerUrl: address,
   network: object,
@@ -505,6 +515,22 @@ export function describeOptions(): { load: Record<string, OptionWords>; generate
       ...Object.entries(callOptions),
       ...Object.entries(chatOnlyOptions),
     ]),
+  };
+}
+
+/** Checks and copies what `gradients` computes on. */
+export function checkBatch(batch: GradientBatch): Record<string, Int32Array[]> {
+  const where = 'gradients';
+  const lists = kind('an array of sequences', (value) => isNested(value));
+  const { inputIds, labels, decoderInputIds } = checked(where, batch, { inputIds: lists, labels: lists, decoderInputIds: lists });
+  for (const [name, value] of Object.entries({ inputIds, labels })) if (!value) fail(where, name, lists.expected, value);
+  const targets = decoderInputIds ?? inputIds;
+  const lengths = (list: ArrayLike<number>[]) => list.map(({ length }) => length).join(', ');
+  if (lengths(labels) !== lengths(targets)) fail(where, 'labels', `sequences of ${lengths(targets)} labels`, lengths(labels));
+  return {
+    inputIds: inputIds.map((list: unknown) => checkIds(where, list)),
+    labels: labels.map((list: ArrayLike<number>) => Int32Array.from(list)),
+    ...(decoderInputIds ? { decoderInputIds: decoderInputIds.map((list: unknown) => checkIds(where, list)) } : {}),
   };
 }
 

@@ -38,6 +38,8 @@ export interface LoadOptions {
   deterministic?: boolean;
   /** `false` computes in the calling thread, which blocks it for one token or prefill chunk at a time. Default `true`. */
   worker?: boolean;
+  /** Keep the weights so that `gradients` works: in float32, with room for as many gradients. */
+  trainable?: boolean;
   /** Where `wasmformer.wasm` is, if not beside the package's own JavaScript. */
   wasmUrl?: string | URL;
   /** Where the worker's script (`worker.js`, in Node `node-worker.js`) is, if not beside the package's own JavaScript. */
@@ -338,7 +340,17 @@ export interface ModelInfo {
   warnings: { code: ErrorCode; message: string }[];
 }
 
-/** The result of `gradients`. */
+/** What `gradients` computes on; each array has one entry a sequence. */
+export interface GradientBatch {
+  /** (T) token ids each: of an encoder-decoder model the sources. */
+  inputIds: readonly ArrayLike<number>[];
+  /** One label a token, below 0 for none. A decoder-only model compares position t with label t + 1, as Python does. */
+  labels: readonly ArrayLike<number>[];
+  /** The decoder's inputs, for encoder-decoder models, whose position t is compared with label t. */
+  decoderInputIds?: readonly ArrayLike<number>[];
+}
+
+/** The result of `gradients`: the mean cross-entropy of the batch, and its gradient in every weight by name. */
 export interface Gradients {
   loss: number;
   gradients: Record<string, Tensor>;

@@ -42,6 +42,7 @@ export interface EnginePlatform {
 /** `load`'s options that reach the engine. */
 export interface EngineLoadOptions extends FileOptions {
   dtype?: Dtype;
+  trainable?: boolean;
 }
 
 /** The largest memory the module may have (its link flags say so); the last page stays out of reach of pointers. */
@@ -156,7 +157,7 @@ export class Engine {
 
   async #loadFrom(checkpoint: Checkpoint, native: Native, options: EngineLoadOptions, signal: AbortSignal): Promise<Model> {
     const config = flattenConfig(checkpoint.config);
-    const session = native.call((module) => module.createSession(config, sessionOptions(options.dtype)));
+    const session = native.call((module) => module.createSession(config, sessionOptions(options.dtype, options.trainable)));
     try {
       const parameters = native.call(() => session.parameters());
       const { matches, unused } = matchTensors(parameters, checkpoint.tensors);
@@ -408,12 +409,11 @@ export class Engine {
     }
   }
 
-  /** Loss and gradients of a batch, for models whose session keeps them. */
-  gradients(batch: unknown, { signal }: Call): Promise<Gradients> {
+  /** Loss and gradients of a batch, for models loaded to be trained. */
+  gradients(batch: Record<string, Int32Array[]>, { signal }: Call): Promise<Gradients> {
     const { native, model } = this.#loaded();
     return this.#queue.run(async () => {
-      if (typeof model.session.gradients !== 'function') throw new WasmformerError('unsupported', '[gradients] training is not built');
-      return native.call(() => model.session.gradients!(batch));
+      return native.call(() => model.session.gradients(batch));
     }, signal);
   }
 
@@ -557,8 +557,8 @@ function count(shape: readonly number[]): number {
   return shape.reduce((product, size) => product * size, 1);
 }
 
-function sessionOptions(dtype: Dtype | undefined): Flat {
-  return dtype ? { dtype: dtype.toUpperCase() } : {};
+function sessionOptions(dtype: Dtype | undefined, trainable = false): Flat {
+  return { ...(dtype ? { dtype: dtype.toUpperCase() } : {}), ...(trainable ? { trainable } : {}) };
 }
 
 /** The bytes a model needs, whether or not they can be addressed; `dtype` absent: weights as in the file. */

@@ -95,7 +95,7 @@ export interface NativeSession extends Deletable {
   truncateCache(id: number, length: number): Guarded<unknown>;
   cacheLength(id: number): Guarded<number>;
   deleteCache(id: number): Guarded<unknown>;
-  gradients?(batch: unknown): Guarded<{ loss: number; gradients: Record<string, NativeTensor> }>;
+  gradients(batch: Record<string, Int32Array[]>): Guarded<{ loss: number; gradients: Record<string, NativeTensor> }>;
 }
 
 export interface NativeModule {
