@@ -1,9 +1,11 @@
 // Downloads: resumed, cached, refused, never hanging. Against a local server laid out like the Hub.
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, beforeEach, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { files } from './support/bundle.mjs';
 import { noise, safetensors, startHub } from './support/hub.mjs';
 
@@ -68,6 +70,60 @@ async function load(source = 'org/name', more = {}, slabBytes = 100_000) {
   } finally {
     await checkpoint.close();
   }
+}
+
+/** An archive as `torch.save` writes it: 40 tensors in stored entries. */
+function torchArchive() {
+  const tensors = Array.from({ length: 40 }, (_, i) => ({
+    name: `layer.${i}.w`,
+    shape: [10 + i, 256],
+    data: noise((10 + i) * 1024, i + 1),
+  }));
+  const short = (value) => Buffer.concat([Buffer.from([0x8c, value.length]), Buffer.from(value)]);
+  const int = (value) => {
+    const bytes = Buffer.from([0x4a, 0, 0, 0, 0]);
+    bytes.writeInt32LE(value, 1);
+    return bytes;
+  };
+  const tuple = (...items) => Buffer.concat([Buffer.from('('), ...items, Buffer.from('t')]);
+  const pickle = [Buffer.from('\x80\x02}(', 'latin1')];
+  tensors.forEach(({ name, shape, data }, i) => {
+    const storage = tuple(short('storage'), Buffer.from('ctorch\nFloatStorage\n'), short(String(i)), short('cpu'), int(data.length / 4));
+    pickle.push(short(name), Buffer.from('ctorch._utils\n_rebuild_tensor_v2\n'));
+    pickle.push(
+      tuple(storage, Buffer.from('Q'), int(0), tuple(...shape.map(int)), tuple(int(256), int(1)), Buffer.from([0x89, 0x7d])),
+      Buffer.from('R'),
+    );
+  });
+  pickle.push(Buffer.from('u.'));
+  const entries = [['archive/data.pkl', Buffer.concat(pickle)], ...tensors.map(({ data }, i) => [`archive/data/${i}`, data])];
+  const parts = [];
+  const directory = [];
+  let offset = 0;
+  for (const [name, body] of entries) {
+    const extra = Buffer.alloc(4 + ((128 - ((offset + 34 + name.length) % 64)) % 64));
+    extra.writeUInt16LE(extra.length - 4, 2);
+    const local = Buffer.alloc(30);
+    local.writeUInt32LE(0x04034b50, 0);
+    local.writeUInt16LE(name.length, 26);
+    local.writeUInt16LE(extra.length, 28);
+    const central = Buffer.alloc(46);
+    central.writeUInt32LE(0x02014b50, 0);
+    central.writeUInt32LE(body.length, 20);
+    central.writeUInt32LE(body.length, 24);
+    central.writeUInt16LE(name.length, 28);
+    central.writeUInt32LE(offset, 42);
+    parts.push(local, Buffer.from(name), extra, body);
+    directory.push(central, Buffer.from(name));
+    offset += 30 + name.length + extra.length + body.length;
+  }
+  const central = Buffer.concat(directory);
+  const end = Buffer.alloc(22);
+  end.writeUInt32LE(0x06054b50, 0);
+  end.writeUInt16LE(entries.length, 10);
+  end.writeUInt32LE(central.length, 12);
+  end.writeUInt32LE(offset, 16);
+  return { bytes: Buffer.concat([...parts, central, end]), weights: tensors };
 }
 
 const rejects = (work, code, pattern) =>
@@ -284,6 +340,50 @@ test('lengths that lie end in a named error, not in a hang', async () => {
   await load();
 });
 
+test('small files whose length lies', async () => {
+  hub.rules['config.json'] = { lie: 5 };
+  await rejects(load(), 'network', /config.json.*4 attempts/);
+  hub.rules['config.json'] = { lie: -5 };
+  await rejects(load(), 'invalid-file', /config.json.*JSON/);
+  hub.rules = {};
+  await load();
+});
+
+test('torch archives by download: read from both ends, in one pass', async () => {
+  const { bytes, weights: tensors } = torchArchive();
+  hub.repos['org/name'].files = { 'config.json': json({ model_type: 'gpt2' }), 'pytorch_model.bin': bytes };
+  const rules = [{}, { dropAfter: 400_000, drops: 3 }, { ignoreRange: true }, { redirect: true }];
+  for (const rule of rules) {
+    for (const dir of [false, join(cacheDir, String(rules.indexOf(rule)))]) {
+      hub.rules['pytorch_model.bin'] = { ...rule };
+      hub.log.length = 0;
+      const checkpoint = await openCheckpoint('org/name', options({ cacheDir: dir }), nodeFiles);
+      assert.equal(checkpoint.format, 'pytorch');
+      const { matches } = matchTensors(
+        tensors.map(({ name, shape }) => ({ name, shape })),
+        checkpoint.tensors,
+      );
+      const got = tensors.map(({ data }) => Buffer.alloc(data.length));
+      for await (const slab of loadTensors(checkpoint, matches, { slabBytes: 50_000 })) {
+        got[slab.index].set(slab.bytes, slab.rowBegin * (tensors[slab.index].data.length / tensors[slab.index].shape[0]));
+      }
+      await checkpoint.close();
+      for (const [i, { name, data }] of tensors.entries()) assert.ok(got[i].equals(data), `${name} with ${JSON.stringify(rule)}`);
+      const sent = hub
+        .requests(`${rule.redirect ? '/cdn' : ''}/org/name/resolve/${kCommit}/pytorch_model.bin`)
+        .reduce((sum, entry) => sum + entry.sent, 0);
+      if (!rule.ignoreRange) assert.ok(sent < 1.5 * bytes.length, `sent ${sent} bytes for ${bytes.length} with ${JSON.stringify(rule)}`);
+      assert.ok(bodies().length < 30);
+    }
+    const again = await openCheckpoint(
+      'org/name',
+      options({ cacheDir: join(cacheDir, String(rules.indexOf(rule))), offline: true }),
+      nodeFiles,
+    );
+    assert.equal(again.tensors.size, tensors.length);
+  }
+});
+
 test('a connection that stalls is dropped and resumed; one that always stalls is an error', async () => {
   hub.rules['model.safetensors'] = { stallAfter: 100_000, stalls: 2 };
   await load();
@@ -358,6 +458,56 @@ test('two loads at once fetch a file once', async () => {
   const sent = hub.requests(`/org/name/resolve/${kCommit}/model.safetensors`).reduce((sum, entry) => sum + entry.sent, 0);
   assert.ok(sent < 2 * model.length, `sent ${sent} bytes for ${model.length}`);
   assert.equal(blobs().filter((name) => /partial|lock/.test(name)).length, 0);
+});
+
+/** Loads in another process; what it printed, or null if it was killed. */
+function elsewhere(more = {}, onStart = () => {}) {
+  const child = spawn(
+    process.execPath,
+    [fileURLToPath(new URL('support/load-child.mjs', import.meta.url)), 'org/name', JSON.stringify(options(more))],
+    {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    },
+  );
+  onStart(child);
+  let text = '';
+  child.stdout.on('data', (piece) => {
+    text += piece;
+  });
+  return new Promise((resolve) => child.on('close', (code) => resolve(code === 0 ? JSON.parse(text) : null)));
+}
+
+test('two processes at once do not harm each other, and fetch a file once', async () => {
+  hub.rules['model.safetensors'] = { slow: 20 };
+  const results = await Promise.all([elsewhere(), elsewhere(), elsewhere()]);
+  assert.ok(results[0] !== null);
+  assert.deepEqual(results[1], results[0]);
+  assert.deepEqual(results[2], results[0]);
+  assert.deepEqual(results[0].warnings, []);
+  const sent = hub.requests(`/org/name/resolve/${kCommit}/model.safetensors`).reduce((sum, entry) => sum + entry.sent, 0);
+  assert.ok(sent < 2.2 * model.length, `sent ${sent} bytes for ${model.length}`);
+  await load('org/name', { offline: true });
+});
+
+test('a process that is killed leaves what it had, and nobody waits for it', async () => {
+  hub.rules['model.safetensors'] = { slow: 40 };
+  let victim;
+  const dead = elsewhere({}, (child) => {
+    victim = child;
+  });
+  const partialOf = () => blobs().find((name) => name.endsWith('.partial'));
+  const sizeOf = (name) => (name === undefined ? 0 : statSync(join(cacheDir, 'blobs', name)).size);
+  while (sizeOf(partialOf()) < 600_000) await new Promise((resolve) => setTimeout(resolve, 10));
+  victim.kill('SIGKILL');
+  assert.equal(await dead, null);
+  assert.ok(blobs().some((name) => name.endsWith('.lock')));
+  const had = sizeOf(partialOf());
+  hub.rules = {};
+  hub.log.length = 0;
+  const start = performance.now();
+  await load();
+  assert.ok(performance.now() - start < 3000);
+  assert.ok(hub.requests().some(({ range }) => range === `bytes=${had}-`));
 });
 
 test('a busy entry: the wait ends, the model loads without being kept, and says so', async () => {

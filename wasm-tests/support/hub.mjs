@@ -18,6 +18,7 @@ import { gzipSync } from 'node:zlib';
  *   noEtag, etag      no ETag, or this one
  *   slow              milliseconds between pieces of 64 KB
  * `hub.api` false: no list of files. `hub.commits` false: no X-Repo-Commit. `hub.token`: what Authorization must be.
+ * Pages of any origin may ask, but there is no answer to a preflight: a header that needs one fails.
  * `hub.log`: { method, path, range, status, sent } of every request.
  */
 export async function startHub(repos) {
@@ -62,11 +63,14 @@ async function answer(hub, request, response) {
   const path = new URL(request.url, hub.url).pathname;
   const entry = { method: request.method, path, range: request.headers.range, ifRange: request.headers['if-range'], status: 0, sent: 0 };
   hub.log.push(entry);
+  response.setHeader('access-control-allow-origin', '*');
+  response.setHeader('access-control-expose-headers', 'X-Repo-Commit, ETag, X-Linked-ETag, X-Linked-Size, Accept-Ranges, Content-Range');
   const end = (status, headers, body = '') => {
     entry.status = status;
     response.writeHead(status, headers);
     response.end(request.method === 'HEAD' ? undefined : body);
   };
+  if (request.method === 'OPTIONS') return end(405, {});
   const api = /^\/api\/models\/(.+)\/revision\/([^/]+)$/.exec(path);
   if (api) {
     const repo = hub.repos[api[1]];

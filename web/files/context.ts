@@ -98,7 +98,8 @@ export class FileContext {
   }
 
   warn(reason: unknown, code: WasmformerError['code'], message: string): void {
-    this.warnings.push(reason instanceof WasmformerError ? reason : new WasmformerError(code, `[load] ${message}`, { cause: reason }));
+    const warning = reason instanceof WasmformerError ? reason : new WasmformerError(code, `[load] ${message}`, { cause: reason });
+    if (!this.warnings.some((known) => known.message === warning.message)) this.warnings.push(warning);
   }
 
   /** Tells the listener how far `file` has come. Never goes back; an error in the listener is the listener's. */

@@ -1,5 +1,6 @@
 import { WasmformerError } from '../errors.ts';
 import type { FileContext } from './context.ts';
+import { chunkReader } from './source.ts';
 
 /** What a server said about a file. */
 export interface RemoteInfo {
@@ -23,7 +24,10 @@ export interface Connection {
   end: number | null;
   /** Whether the server heeds Range. */
   ranged: boolean;
-  /** The next chunk, or null at the end of the body. Rejects when the connection is lost or stalls. */
+  /**
+   * The next chunk, or null at the end of the body; a chunk of a range is valid until the next. Rejects when the
+   * connection is lost or stalls.
+   */
   pull(): Promise<Uint8Array | null>;
   close(): void;
 }
@@ -143,13 +147,13 @@ export async function request(context: FileContext, ask: FetchRequest, signal: A
   };
   const response = await patiently(context.platform.fetch(url, init), 'answer');
   const refuse = async (error: Error): Promise<never> => {
-    await response.body?.cancel().catch(() => {});
+    await setAside(response);
     close();
     throw error;
   };
   const { status } = response;
   if (status === 404 || status === 410) {
-    await response.body?.cancel().catch(() => {});
+    await setAside(response);
     close();
     return null;
   }
@@ -217,10 +221,10 @@ export async function request(context: FileContext, ask: FetchRequest, signal: A
     size = linked;
   }
   if (ask.method === 'HEAD') {
-    close();
+    signal?.removeEventListener('abort', onAbort);
     return { info: info(response, size), start: 0, at: 0, end: 0, ranged: true, pull: async () => null, close: () => {} };
   }
-  const reader = response.body?.getReader();
+  const reader = response.body === null ? undefined : ask.range ? chunkReader(response.body) : wholeReader(response.body);
   const connection: Connection = {
     info: info(response, size),
     start: at,
@@ -229,17 +233,27 @@ export async function request(context: FileContext, ask: FetchRequest, signal: A
     ranged: status === 206,
     async pull() {
       if (reader === undefined) return null;
-      const { done, value } = await patiently(reader.read(), 'byte');
-      if (done || value === undefined) {
-        signal?.removeEventListener('abort', onAbort);
-        return null;
-      }
-      connection.at += value.length;
-      return value;
+      const chunk = await patiently(reader.next(), 'byte');
+      if (chunk === null) signal?.removeEventListener('abort', onAbort);
+      else connection.at += chunk.length;
+      return chunk;
     },
     close,
   };
   return connection;
+}
+
+/** Chunks to be kept. */
+function wholeReader(body: ReadableStream<Uint8Array>): { next(): Promise<Uint8Array | null> } {
+  const reader = body.getReader();
+  return { next: async () => (await reader.read()).value ?? null };
+}
+
+/** Done with a body nobody wants: a short one is read, since an aborted request is listed as failed in a browser's tools. */
+async function setAside(response: Response): Promise<void> {
+  const length = integer(response.headers.get('content-length'));
+  const work = length !== null && length < 65_536 ? response.arrayBuffer() : response.body?.cancel();
+  await Promise.race([work, sleep(1000)]).catch(() => {});
 }
 
 function info(response: Response, size: number | null): RemoteInfo {

@@ -2,13 +2,15 @@ import { WasmformerError } from '../errors.ts';
 import type { BlobWriter } from '../platform/files.ts';
 import type { FileContext } from './context.ts';
 import { backoff, type Connection, LostConnection, lost, type RemoteInfo, request, requestPatiently, sleep } from './http.ts';
-import { type ByteSource, checkRange, gather } from './source.ts';
+import { type ByteSource, checkRange, fill, gather } from './source.ts';
 
 /** What the first request asks for: enough for the header of a large checkpoint, little enough to throw away. */
 export const headBytes = 512 * 1024;
-const kCacheRead = 1 << 20;
+const kCacheRead = 1 << 18;
 /** A gap this small is read over rather than asked around. */
 const kSkip = 256 * 1024;
+
+const kNothing: { begin: number; bytes: Uint8Array } = { begin: 0, bytes: new Uint8Array(0) };
 
 export interface RemotePlace {
   url: string;
@@ -36,8 +38,10 @@ export class RemoteFile implements ByteSource {
   #blob: ByteSource | null = null;
   #connection: Connection | null = null;
   /** The last chunk that came, and the first bytes of the file: both are often asked for again. */
-  #last: { begin: number; bytes: Uint8Array } = { begin: 0, bytes: new Uint8Array(0) };
-  #head: { begin: number; bytes: Uint8Array } = { begin: 0, bytes: new Uint8Array(0) };
+  #last = kNothing;
+  #head = kNothing;
+  /** What the cache is read through, where the caller brings no memory. */
+  #scratch: Uint8Array | null = null;
   #turn: Promise<unknown> = Promise.resolve();
   #closed = false;
 
@@ -113,6 +117,16 @@ export class RemoteFile implements ByteSource {
     return this.#exclusively(() => this.#aside(begin, end, signal));
   }
 
+  async readInto(target: Uint8Array, begin: number, signal?: AbortSignal): Promise<void> {
+    checkRange(this, begin, begin + target.length);
+    if (this.#blob) return fill(this.#blob, target, begin, signal);
+    let at = 0;
+    for await (const chunk of this.stream(begin, begin + target.length, signal)) {
+      target.set(chunk, at);
+      at += chunk.length;
+    }
+  }
+
   async complete(signal?: AbortSignal): Promise<void> {
     while (this.#writer) {
       const { length } = this.#writer;
@@ -157,9 +171,13 @@ export class RemoteFile implements ByteSource {
         const stop = part.begin + part.bytes.length;
         if (at >= part.begin && at < stop) return part.bytes.subarray(at - part.begin, Math.min(end, stop) - part.begin);
       }
-      if (this.#blob) return this.#blob.read(at, Math.min(end, at + kCacheRead), signal);
-      if (this.#writer && at < this.#writer.length) {
-        return this.#writer.read(at, Math.min(end, this.#writer.length, at + kCacheRead));
+      const kept = this.#blob?.size ?? this.#writer?.length ?? 0;
+      if (at < kept) {
+        this.#scratch ??= new Uint8Array(kCacheRead);
+        const chunk = this.#scratch.subarray(0, Math.min(end, kept, at + kCacheRead) - at);
+        if (this.#blob) await fill(this.#blob, chunk, at, signal);
+        else await this.#writer?.read(chunk, at);
+        return chunk;
       }
       await this.#advance(this.#writer ? this.#writer.length : at, signal);
     }
@@ -181,6 +199,8 @@ export class RemoteFile implements ByteSource {
       try {
         const connection = await this.#connected(wanted, signal);
         const begin = connection.at;
+        // The chunk before lies in the buffer that the next one comes in.
+        this.#last = kNothing;
         const chunk = await connection.pull();
         if (chunk === null) {
           const finished = connection.end !== null && connection.at >= connection.end && connection.at > connection.start;
@@ -281,9 +301,11 @@ export class RemoteFile implements ByteSource {
           // The server ignores Range: the bytes must pass anyway, so let them pass into the cache.
           fresh.close();
           while (this.#writer && this.#writer.length < end) await this.#advance(this.#writer.length, signal);
-          if (this.#writer) return await this.#writer.read(begin, end);
-          if (this.#blob) return await (this.#blob as ByteSource).read(begin, end, signal);
-          continue;
+          const kept = new Uint8Array(end - begin);
+          if (this.#writer) await this.#writer.read(kept, begin);
+          else if (this.#blob) await fill(this.#blob, kept, begin, signal);
+          else continue;
+          return kept;
         }
         const bytes = new Uint8Array(end - begin);
         try {

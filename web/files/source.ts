@@ -5,7 +5,10 @@ export interface ByteSource {
   readonly name: string;
   /** Bytes. */
   readonly size: number;
-  /** Bytes [begin, end) in order, in chunks of any length; exactly `end - begin` bytes or a WasmformerError. */
+  /**
+   * Bytes [begin, end) in order, in chunks of any length; exactly `end - begin` bytes or a WasmformerError. A chunk is
+   * valid until the next is asked for.
+   */
   stream(begin: number, end: number, signal?: AbortSignal): AsyncIterable<Uint8Array>;
   /** Bytes [begin, end) in one piece, the caller's to keep. */
   read(begin: number, end: number, signal?: AbortSignal): Promise<Uint8Array>;
@@ -113,7 +116,31 @@ export class BytesSource implements ByteSource {
   }
 }
 
-const kBlobPiece = 1 << 20;
+const kPiece = 1 << 18;
+
+/**
+ * The chunks of a body. Where streams allow it, all come in one buffer that goes back and forth, so that a download
+ * leaves no garbage behind: a chunk is valid until the next is asked for.
+ */
+export function chunkReader(body: ReadableStream<Uint8Array>): { next(): Promise<Uint8Array | null>; cancel(): Promise<void> } {
+  let reader: ReadableStreamBYOBReader;
+  try {
+    reader = body.getReader({ mode: 'byob' });
+  } catch {
+    const plain = body.getReader();
+    return { next: async () => (await plain.read()).value ?? null, cancel: () => plain.cancel() };
+  }
+  let buffer = new ArrayBuffer(kPiece);
+  return {
+    async next() {
+      const { done, value } = await reader.read(new Uint8Array(buffer));
+      if (done || value === undefined) return null;
+      buffer = value.buffer as ArrayBuffer;
+      return value;
+    },
+    cancel: () => reader.cancel(),
+  };
+}
 
 /** A `File` or `Blob`: dropped on the page, picked, or kept in the browser's file system. */
 export class BlobSource implements ByteSource {
@@ -129,21 +156,32 @@ export class BlobSource implements ByteSource {
 
   async *stream(begin: number, end: number, signal?: AbortSignal): AsyncGenerator<Uint8Array> {
     checkRange(this, begin, end);
-    for (let at = begin; at < end; at += kBlobPiece) yield await this.read(at, Math.min(end, at + kBlobPiece), signal);
+    signal?.throwIfAborted();
+    const reader = chunkReader(this.#blob.slice(begin, end).stream());
+    let at = begin;
+    try {
+      while (at < end) {
+        const chunk = await this.#next(reader);
+        signal?.throwIfAborted();
+        if (chunk === null) throw new WasmformerError('invalid-file', `[${this.name}] length: expected ${this.size} bytes, got ${at}`);
+        at += chunk.length;
+        yield chunk;
+      }
+    } finally {
+      await reader.cancel().catch(() => {});
+    }
   }
 
   async read(begin: number, end: number, signal?: AbortSignal): Promise<Uint8Array> {
     checkRange(this, begin, end);
-    signal?.throwIfAborted();
-    let bytes: Uint8Array;
+    return gather(this.stream(begin, end, signal), end - begin);
+  }
+
+  async #next(reader: ReturnType<typeof chunkReader>): Promise<Uint8Array | null> {
     try {
-      bytes = new Uint8Array(await this.#blob.slice(begin, end).arrayBuffer());
+      return await reader.next();
     } catch (cause) {
       throw new WasmformerError('not-found', `[${this.name}] file: could not be read (moved or changed since it was chosen?)`, { cause });
     }
-    if (bytes.length !== end - begin) {
-      throw new WasmformerError('invalid-file', `[${this.name}] length: expected ${this.size} bytes, got ${begin + bytes.length}`);
-    }
-    return bytes;
   }
 }

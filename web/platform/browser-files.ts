@@ -11,9 +11,11 @@ interface SyncHandle {
   getSize(): number;
   flush(): void;
   close(): void;
+  /** Where there are handles that may be shared. */
+  readonly mode?: string;
 }
 
-type SyncCapable = FileSystemFileHandle & { createSyncAccessHandle?(): Promise<SyncHandle> };
+type SyncCapable = FileSystemFileHandle & { createSyncAccessHandle?(options?: { mode: string }): Promise<SyncHandle> };
 type Entries = FileSystemDirectoryHandle & { entries(): AsyncIterable<[string, FileSystemHandle]> };
 
 const kFolder = 'wasmformer';
@@ -117,8 +119,9 @@ class OpfsCache implements CacheStore {
 
   async openBlob(key: string, size: number): Promise<ByteSource | null> {
     try {
-      const file = await (await this.#blobs.getFileHandle(key)).getFile();
-      return file.size === size ? new BlobSource(key, file) : null;
+      const handle = await this.#blobs.getFileHandle(key);
+      const file = await handle.getFile();
+      return file.size === size ? new OpfsSource(key, handle, file) : null;
     } catch {
       return null;
     }
@@ -142,7 +145,7 @@ class OpfsCache implements CacheStore {
           let length = handle.getSize();
           if (size !== null && length === size) {
             handle.close();
-            return new BlobSource(key, await file.getFile());
+            return new OpfsSource(key, file, await file.getFile());
           }
           if (size !== null && length > size) {
             handle.truncate(0);
@@ -187,6 +190,56 @@ class OpfsCache implements CacheStore {
       if (handle.kind === 'file') found.push({ key, size: (await (handle as FileSystemFileHandle).getFile()).size });
     }
     return found;
+  }
+}
+
+/**
+ * A whole blob. Where the browser has handles that several tabs may share, it is read through one, straight into the
+ * caller's memory; else as a `File`.
+ */
+class OpfsSource extends BlobSource {
+  readonly #file: SyncCapable;
+  #handle: Promise<SyncHandle | null> | undefined;
+
+  constructor(name: string, handle: FileSystemFileHandle, file: File) {
+    super(name, file);
+    this.#file = handle;
+  }
+
+  async readInto(target: Uint8Array, begin: number, signal?: AbortSignal): Promise<void> {
+    signal?.throwIfAborted();
+    this.#handle ??= this.#open();
+    const handle = await this.#handle;
+    let at = 0;
+    if (handle === null) {
+      for await (const chunk of this.stream(begin, begin + target.length, signal)) {
+        target.set(chunk, at);
+        at += chunk.length;
+      }
+      return;
+    }
+    while (at < target.length) {
+      const count = handle.read(target.subarray(at), { at: begin + at });
+      if (count === 0) throw new WasmformerError('invalid-file', `[${this.name}] length: expected ${this.size} bytes, got ${begin + at}`);
+      at += count;
+    }
+  }
+
+  async close(): Promise<void> {
+    (await this.#handle)?.close();
+    this.#handle = undefined;
+  }
+
+  async #open(): Promise<SyncHandle | null> {
+    try {
+      const handle = (await this.#file.createSyncAccessHandle?.({ mode: 'read-only' })) ?? null;
+      if (handle?.mode === 'read-only') return handle;
+      // A browser that does not know the mode has locked every other tab out.
+      handle?.close();
+    } catch {
+      // Another tab writes it, or this is no worker.
+    }
+    return null;
   }
 }
 
@@ -245,20 +298,18 @@ class OpfsWriter implements BlobWriter {
     this.#length += bytes.length;
   }
 
-  async read(begin: number, end: number): Promise<Uint8Array> {
-    const bytes = new Uint8Array(end - begin);
-    for (let at = 0; at < bytes.length; ) {
-      const count = (this.#handle as SyncHandle).read(bytes.subarray(at), { at: begin + at });
+  async read(target: Uint8Array, begin: number): Promise<void> {
+    for (let at = 0; at < target.length; ) {
+      const count = (this.#handle as SyncHandle).read(target.subarray(at), { at: begin + at });
       if (count === 0) throw new WasmformerError('internal', `[cache] blob ${this.#key}: shorter than what was written`);
       at += count;
     }
-    return bytes;
   }
 
   async commit(): Promise<ByteSource> {
     this.#handle?.flush();
     await this.release();
-    return new BlobSource(this.#key, await this.#file.getFile());
+    return new OpfsSource(this.#key, this.#file, await this.#file.getFile());
   }
 
   async release(discard = false): Promise<void> {

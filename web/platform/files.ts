@@ -67,8 +67,8 @@ export interface BlobWriter {
   readonly length: number;
   /** @throws WasmformerError `quota` when there is no room; nothing of `bytes` counts then */
   append(bytes: Uint8Array): Promise<void>;
-  /** Bytes [begin, end) of what is written. */
-  read(begin: number, end: number): Promise<Uint8Array>;
+  /** Fills `target` with what is written from `begin` on. */
+  read(target: Uint8Array, begin: number): Promise<void>;
   /** Makes the blob, now `length` bytes, visible. */
   commit(): Promise<ByteSource>;
   /** Gives the right back; the bytes stay for a later run, unless `discard`. */

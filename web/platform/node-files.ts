@@ -391,14 +391,12 @@ class DiskWriter implements BlobWriter {
     this.#length += bytes.length;
   }
 
-  async read(begin: number, end: number): Promise<Uint8Array> {
-    const bytes = new Uint8Array(end - begin);
-    for (let at = 0; at < bytes.length; ) {
-      const { bytesRead } = await this.#handle.read(bytes, at, bytes.length - at, begin + at);
+  async read(target: Uint8Array, begin: number): Promise<void> {
+    for (let at = 0; at < target.length; ) {
+      const { bytesRead } = await this.#handle.read(target, at, target.length - at, begin + at);
       if (bytesRead === 0) throw new WasmformerError('internal', `[cache] blob ${this.#key}: shorter than what was written`);
       at += bytesRead;
     }
-    return bytes;
   }
 
   async commit(): Promise<ByteSource> {
