@@ -85,17 +85,10 @@ std::vector<int32_t> Generation::prepared(std::vector<int32_t> prompt, size_t in
     prompt.push_back(*options_.bos);
   }
   check_ids(prompt, vocab_size, index);
-  if (positions == 0 || prompt.size() <= positions) return prompt;
-  if (!options_.truncation) {
+  if (positions != 0 && prompt.size() > positions) {
     fail(Code::kInvalidArgument, "generate", "prompt ", index, ": expected at most ", positions,
-         " tokens, the model's learned positions, got ", prompt.size(), "; truncation: true drops its beginning");
+         " tokens, the model's learned positions, got ", prompt.size());
   }
-  // The last token generated takes no position.
-  const size_t wanted = options_.max_new_tokens.value_or(std::min(Options::kDefaultNewTokens, (positions + 1) / 2));
-  if (wanted > positions) {
-    fail(Code::kInvalidArgument, "generate", "maxNewTokens: expected at most ", positions, ", the model's learned positions, got ", wanted);
-  }
-  prompt.erase(prompt.begin(), prompt.end() - (positions + 1 - wanted));
   return prompt;
 }
 
@@ -112,7 +105,7 @@ size_t Generation::max_length(size_t prompt_length, size_t index) const {
   } else {
     limit = checked_sum(prompt_length, Options::kDefaultNewTokens, "generate");
   }
-  const size_t positions = decoder_.max_positions();
+  const size_t positions = decoder_.max_positions();  // the last token generated takes none
   return positions == 0 ? limit : std::min(limit, positions + 1);
 }
 

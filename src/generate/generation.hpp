@@ -45,7 +45,7 @@ class Generation {
   // Checks everything before it asks the decoder for work. Slot s of the decoder becomes sequence s; a slot that already holds
   // tokens (the first of a prompt's) must hold a prefix of the prompt, and only the rest is computed.
   // Errors, kInvalidArgument: no prompt; an empty one without bosTokenId; a token id outside the vocabulary; a prompt that
-  // leaves no room under maxLength, or does not fit into the learned positions (with `truncation` its beginning is dropped).
+  // leaves no room under maxLength, or does not fit into the learned positions.
   Generation(Decoder& decoder, std::vector<std::vector<int32_t>> prompts, Options options);
 
   Generation(const Generation&) = delete;
@@ -58,7 +58,7 @@ class Generation {
 
   bool done() const { return live_ == 0; }
   size_t sequences() const { return sequences_.size(); }
-  std::span<const int32_t> prompt(size_t prompt) const;  // as it was used: not empty, truncated
+  std::span<const int32_t> prompt(size_t prompt) const;  // as it was used: an empty one has become bos
   std::span<const int32_t> generated(size_t sequence) const;
 
   // Bytes that an object for `sequences` sequences holds beside the prompts, known before it is made.

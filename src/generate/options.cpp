@@ -21,6 +21,7 @@ constexpr std::string_view kKnown[] = {"badWordsIds",
                                        "badWordsIds.lengths",
                                        "beginSuppressTokens",
                                        "bosTokenId",
+                                       "decoderStartTokenId",
                                        "doSample",
                                        "eosTokenId",
                                        "epsilonCutoff",
@@ -53,7 +54,6 @@ constexpr std::string_view kKnown[] = {"badWordsIds",
                                        "topH",
                                        "topK",
                                        "topP",
-                                       "truncation",
                                        "typicalP"};
 
 // Options of Hugging Face that nothing here implements, with the value at which they change nothing.
@@ -205,7 +205,7 @@ Options parse_options(const Config& config, size_t vocab_size) {
     o.eos.push_back(static_cast<int32_t>(id));
   }
   if (read.has("bosTokenId")) o.bos = read.token("bosTokenId", config.number("bosTokenId"));
-  o.truncation = config.boolean("truncation", false);
+  if (read.has("decoderStartTokenId")) o.decoder_start = read.token("decoderStartTokenId", config.number("decoderStartTokenId"));
 
   const auto biased = read.lists("sequenceBias");
   const auto biases = read.values_of("sequenceBias", biased.size());

@@ -1,5 +1,5 @@
 // What a caller can ask of generation. Names, meaning and defaults are those of Hugging Face's GenerationConfig (transformers 5),
-// in camelCase; seed, logprobs, frequencyPenalty, presencePenalty, logitBias and truncation are this library's own.
+// in camelCase; seed, logprobs, frequencyPenalty, presencePenalty and logitBias are this library's own.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ struct Options {
   std::optional<size_t> min_new_tokens;  // goes before min_length
   std::vector<int32_t> eos;              // ids outside the vocabulary never match
   std::optional<int32_t> bos;            // what an empty prompt becomes
-  bool truncation = false;               // a prompt longer than the position table loses its beginning instead of being refused
+  std::optional<int32_t> decoder_start;  // what the target of an encoder-decoder model begins with; bos when absent
 
   // Processors, in the order in which they run.
   std::vector<SequenceBias> sequence_bias;

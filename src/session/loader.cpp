@@ -1,0 +1,100 @@
+#include "session/loader.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/error.hpp"
+#include "core/shape.hpp"
+
+namespace wf {
+
+Loader::Loader(const Parameters& parameters, std::optional<DType> store, bool trainable)
+    : parameters_(parameters), store_(store), trainable_(trainable) {}
+
+void Loader::expect(State state, const char* call, const char* before) const {
+  if (state_ != state) fail(Code::kInvalidArgument, "load", call, ": expected to be called after ", before);
+}
+
+DType Loader::store_of(const Weight* weight) const {
+  if (store_) return *store_;
+  std::optional<DType> common;
+  for (size_t i = 0; i < parameters_.list().size(); ++i) {
+    if (parameters_.list()[i].weight != weight) continue;
+    if (common && *common != dtypes_[i]) return DType::kF32;
+    common = dtypes_[i];
+  }
+  return common.value_or(DType::kF32);
+}
+
+size_t Loader::plan(std::span<const DType> dtypes) {
+  if (state_ > State::kPlanned) fail(Code::kInvalidArgument, "load", "plan: expected to be called before allocate");
+  if (dtypes.size() != parameters_.list().size()) {
+    fail(Code::kInvalidArgument, "load", "dtypes: expected one for each of ", parameters_.list().size(), " parameters, got ",
+         dtypes.size());
+  }
+  dtypes_.assign(dtypes.begin(), dtypes.end());
+  size_t total = 0;
+  for (const Weight* weight : parameters_.weights()) {
+    const size_t bytes = weight->bytes(store_of(weight), trainable_);
+    total = checked_sum(total, checked_sum(aligned(bytes), kAlignment, "weights"), "weights");
+  }
+  state_ = State::kPlanned;
+  return total;
+}
+
+void Loader::allocate() {
+  expect(State::kPlanned, "allocate", "plan");
+  const size_t total = plan(std::vector<DType>(dtypes_));
+  // Memory grows once, to the size of it all, and not weight by weight.
+  void* whole = std::malloc(total);
+  if (whole == nullptr) fail(Code::kOutOfMemory, "load", "weights: ", total, " bytes could not be had");
+  std::free(whole);
+  for (Weight* weight : parameters_.weights()) weight->allocate(store_of(weight), trainable_);
+  for (const Parameter& parameter : parameters_.list()) loaded_.emplace_back(parameter.stored_rows(), false);
+  state_ = State::kLoading;
+}
+
+void* Loader::stage(size_t bytes) {
+  if (bytes > staged_.bytes()) {
+    staged_ = Buffer();
+    staged_ = Buffer(bytes, "a slab of weights");
+  }
+  staged_bytes_ = bytes;
+  return staged_.data();
+}
+
+void Loader::load_rows(size_t index, size_t begin, size_t count) {
+  expect(State::kLoading, "loadRows", "allocate");
+  if (index >= parameters_.list().size()) {
+    fail(Code::kInvalidArgument, "load", "parameter: expected one of ", parameters_.list().size(), ", got ", index);
+  }
+  const Parameter& parameter = parameters_.list()[index];
+  const size_t rows = parameter.stored_rows();
+  if (begin > rows || count > rows - begin) {
+    fail(Code::kInvalidArgument, "load", parameter.name, ": expected rows within ", rows, ", got ", count, " from ", begin);
+  }
+  const size_t bytes = checked_product(checked_product(count, parameter.row_size(), "load"), size_of(dtypes_[index]), "load");
+  if (bytes != staged_bytes_) {
+    fail(Code::kInvalidArgument, "load", parameter.name, ": expected ", bytes, " staged bytes for ", count, " rows, got ", staged_bytes_);
+  }
+  parameter.load(begin, count, staged_.data(), dtypes_[index]);
+  std::fill_n(loaded_[index].begin() + static_cast<ptrdiff_t>(begin), count, true);
+}
+
+void Loader::finish() {
+  expect(State::kLoading, "finishLoading", "allocate");
+  for (size_t i = 0; i < loaded_.size(); ++i) {
+    const size_t missing = static_cast<size_t>(std::count(loaded_[i].begin(), loaded_[i].end(), false));
+    if (missing != 0) {
+      fail(Code::kMissingTensor, "load", parameters_.list()[i].name, ": expected ", loaded_[i].size(), " rows, got ",
+           loaded_[i].size() - missing);
+    }
+  }
+  state_ = State::kLoaded;
+  staged_ = Buffer();
+  staged_bytes_ = 0;
+  loaded_.clear();
+  loaded_.shrink_to_fit();
+}
+
+}  // namespace wf

@@ -1,0 +1,58 @@
+#include "session/runtime.hpp"
+
+#include <algorithm>
+
+#include "core/error.hpp"
+#include "core/shape.hpp"
+#include "kernels/matmul.hpp"
+
+namespace wf {
+
+namespace {
+
+constexpr size_t kSlabTokens = 64;                // positions by which the key/value pool grows
+constexpr size_t kLogitFloats = size_t{1} << 20;  // of logits computed at once
+
+}  // namespace
+
+Runtime::Runtime(std::unique_ptr<Model> model_, size_t memory_limit_)
+    : model(std::move(model_)),
+      pool(model->cache_shape(), std::max<size_t>(model->info().layers, 1) * (kSlabTokens / kernels::kBlock)),
+      memory_limit(memory_limit_) {}
+
+size_t Runtime::cache_bytes(size_t tokens) const {
+  size_t blocks = 0;
+  for (const size_t window : model->windows()) {
+    const size_t seen = window == 0 ? tokens : std::min(tokens, checked_sum(window, 2 * kernels::kBlock, "cache"));
+    blocks = checked_sum(blocks, seen / kernels::kBlock + 1, "cache");
+  }
+  return checked_product(blocks, pool.block_bytes(), "cache");
+}
+
+size_t Runtime::workspace_bytes(size_t rows, size_t keys, size_t logit_rows) const {
+  const ModelInfo& info = model->info();
+  // A layer's activations are at most the outputs of all its matrices; the residual stream and its copies come on top.
+  size_t outputs = 0, scratch = 0;
+  for (const Weight* weight : model->parameters().weights()) {
+    if (weight->use() != Weight::Use::kMatrix) continue;
+    const bool is_head = weight->rows() == info.vocab_size;
+    if (!is_head) outputs = checked_sum(outputs, weight->rows(), "workspace");
+    scratch = std::max(scratch, kernels::matmul_scratch(DType::kF32, is_head ? logit_rows : rows, weight->cols(), weight->rows()));
+  }
+  const size_t layers = std::max<size_t>(info.layers, 1);
+  size_t floats = checked_product(rows, checked_sum(outputs / layers * 2, 8 * info.hidden_size, "workspace"), "workspace");
+  floats = checked_sum(floats, checked_product(logit_rows, checked_sum(info.vocab_size, info.hidden_size, "workspace"), "workspace"),
+                       "workspace");
+  floats = checked_sum(floats, kernels::attention_scratch(model->cache_shape(), rows, keys), "workspace");
+  floats = checked_sum(floats, scratch, "workspace");
+  return checked_product(floats, sizeof(float), "workspace");
+}
+
+size_t Runtime::logit_rows() const { return std::max<size_t>(kLogitFloats / model->info().vocab_size, 1); }
+
+void Runtime::expect_room(size_t needed, std::string_view where, std::string_view what) const {
+  const size_t held = bytes(), left = memory_limit > held ? memory_limit - held : 0;
+  if (needed > left) fail(Code::kOutOfMemory, where, what, ": expected at most ", left, " bytes, which is what is left, got ", needed);
+}
+
+}  // namespace wf

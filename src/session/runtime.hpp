@@ -1,0 +1,52 @@
+// What every computation of a session shares: the model, the memory it works in, and how much of it there may be.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string_view>
+
+#include "core/arena.hpp"
+#include "models/model.hpp"
+#include "nn/kv_cache.hpp"
+
+namespace wf {
+
+constexpr size_t kChunk = 128;  // tokens of a sequence that go through the model at once
+
+struct Runtime {
+  Runtime(std::unique_ptr<Model> model_, size_t memory_limit_);
+
+  std::unique_ptr<Model> model;
+  Arena arena;
+  KvPool pool;
+  size_t memory_limit;      // bytes that all of this may take together
+  size_t weight_bytes = 0;  // held
+
+  size_t bytes() const { return weight_bytes + arena.bytes() + pool.bytes(); }
+
+  KvCache make_cache() { return KvCache(pool, model->windows()); }  // of the model itself, or of its decoder
+  KvCache make_source_cache() { return KvCache(pool, std::vector<size_t>(model->info().layers, 0)); }  // of what its decoder reads
+
+  // Bytes of keys and values for `tokens` positions of one sequence.
+  size_t cache_bytes(size_t tokens) const;
+  // An upper estimate of what the arena needs for a pass of `rows` rows over sequences of up to `keys` positions, with logits of
+  // `logit_rows` of them at once.
+  size_t workspace_bytes(size_t rows, size_t keys, size_t logit_rows) const;
+  // Rows whose logits are computed at once: as many as fit into a few megabytes.
+  size_t logit_rows() const;
+  // Throws kOutOfMemory, with the bytes, unless so many more fit under the limit.
+  void expect_room(size_t bytes, std::string_view where, std::string_view what) const;
+
+  // Calls visit(first row, logits (some rows, V)) until all rows of `states` had their turn.
+  template <class Visit>
+  void for_logits(Context& ctx, const Tensor& states, const Visit& visit) const {
+    const size_t at_once = logit_rows();
+    for (size_t row = 0; row < states.rows; row += at_once) {
+      const Scope scope(ctx);
+      visit(row, model->head(ctx, states.slice(row, std::min(at_once, states.rows - row))));
+    }
+  }
+};
+
+}  // namespace wf

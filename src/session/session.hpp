@@ -1,0 +1,108 @@
+// What the bindings call: one model, its memory, and the computations that run on it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/config.hpp"
+#include "generate/generation.hpp"
+#include "session/forward.hpp"
+#include "session/gradients.hpp"
+#include "session/loader.hpp"
+#include "session/model_decoder.hpp"
+#include "session/runtime.hpp"
+#include "session/score.hpp"
+
+namespace wf {
+
+// Bytes.
+struct Plan {
+  size_t weights;
+  size_t workspace;        // of a chunk of a prompt
+  size_t cache_per_token;  // of one sequence
+};
+
+struct Memory {
+  size_t weights, arena, cache;
+};
+
+// A generation under way, with the caches of its sequences. It keeps the session's memory alive.
+class GenerationRun {
+ public:
+  GenerationRun(std::shared_ptr<Runtime> runtime, std::vector<std::vector<int32_t>> prompts, const generate::Options& options,
+                std::shared_ptr<HeldCache> held);
+
+  // One chunk of prompt tokens, one source of an encoder-decoder model, or one token for every live sequence.
+  const generate::Step& advance();
+  void stop(size_t sequence) { generation_.stop(sequence); }
+
+ private:
+  std::shared_ptr<Runtime> runtime_;
+  std::vector<std::vector<int32_t>> sources_;  // still to be read by the encoder; slot i * returns_ is the i-th's
+  size_t returns_;
+  size_t next_source_ = 0;
+  ModelDecoder decoder_;
+  generate::Generation generation_;
+  generate::Step nothing_yet_;
+};
+
+class Session {
+ public:
+  // `config`: config.json. `options`: dtype ("F32", "F16", "BF16": the format in which matrices are kept, the file's when absent),
+  // trainable (flag), memoryLimit (bytes). No weight is allocated yet.
+  // Errors: kUnsupported or kInvalidArgument naming the field of the configuration or the option.
+  Session(const Config& config, const Config& options);
+
+  const ModelInfo& info() const { return runtime_->model->info(); }
+  const std::vector<Parameter>& parameters() const { return runtime_->model->parameters().list(); }
+  const std::string& prefix() const { return runtime_->model->parameters().prefix(); }
+  size_t parameter_count() const;
+  bool has_encoder() const { return runtime_->model->encoder_decoder() != nullptr; }
+  Memory memory() const { return {runtime_->weight_bytes, runtime_->arena.bytes(), runtime_->pool.bytes()}; }
+
+  // Loading, in this order (session/loader.hpp).
+  Plan plan(std::span<const DType> dtypes);
+  void allocate();
+  void* stage(size_t bytes) { return loader_.stage(bytes); }
+  void load_rows(size_t parameter, size_t begin, size_t count) { loader_.load_rows(parameter, begin, count); }
+  void finish_loading();
+
+  // Everything below needs a loaded model (kInvalidArgument before).
+
+  // Options as in generate/options.hpp. Of an encoder-decoder model the prompts are sources. `cache`: the id of a cache that
+  // continues with the only sequence of the only prompt, or 0; what it has in common with the prompt is not computed again.
+  std::unique_ptr<GenerationRun> start_generation(std::vector<std::vector<int32_t>> prompts, const Config& options, uint32_t cache);
+  std::unique_ptr<Forward> start_forward(ForwardInput input, const Config& request);
+  std::unique_ptr<Score> start_score(std::vector<std::vector<int32_t>> sequences);
+
+  // Caches that the caller holds, by id. An unknown id is kInvalidArgument, but may be deleted.
+  uint32_t create_cache();
+  uint32_t clone_cache(uint32_t id);                  // shares memory until one of the two goes on
+  size_t truncate_cache(uint32_t id, size_t length);  // returns the length kept: 0 where a sliding window has lost what it would need
+  size_t cache_length(uint32_t id) const;
+  void delete_cache(uint32_t id) { caches_.erase(id); }
+
+  // Loss of a batch; the gradients are then read from the parameters (Parameter::read). Only of a trainable model.
+  double compute_gradients(const LossBatch& batch);
+
+ private:
+  void expect_loaded(const char* where) const;
+  const std::shared_ptr<HeldCache>& held(uint32_t id) const;
+  uint32_t hold(std::shared_ptr<HeldCache> cache);
+
+  std::shared_ptr<Runtime> runtime_;
+  bool trainable_;
+  Loader loader_;
+  size_t planned_bytes_ = 0;
+  bool loaded_ = false;
+  std::map<uint32_t, std::shared_ptr<HeldCache>> caches_;
+  uint32_t last_cache_ = 0;
+};
+
+}  // namespace wf
