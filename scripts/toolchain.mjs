@@ -143,17 +143,15 @@ async function patchPrograms(target) {
     .map((name) => realpathSync(join(libraries, name)));
   await run('patchelf', ['--force-rpath', '--set-rpath', libraries, ...new Set(shared)], { quiet: true });
   const emscripten = join(target, 'usr/share/emscripten');
-  writeFileSync(
-    join(emscripten, '.emscripten'),
-    [
-      'import shutil',
-      `LLVM_ROOT = ${JSON.stringify(join(llvm, 'bin'))}`,
-      `BINARYEN_ROOT = ${JSON.stringify(join(target, 'usr'))}`,
-      `NODE_JS = shutil.which('node') or ${JSON.stringify(process.execPath)}`,
-      'FROZEN_CACHE = True',
-      '',
-    ].join('\n'),
-  );
+  const config = [
+    'import shutil',
+    `LLVM_ROOT = ${JSON.stringify(join(llvm, 'bin'))}`,
+    `BINARYEN_ROOT = ${JSON.stringify(join(target, 'usr'))}`,
+    `NODE_JS = shutil.which('node') or ${JSON.stringify(process.execPath)}`,
+    'FROZEN_CACHE = True',
+    '',
+  ];
+  if (existsSync(emscripten)) writeFileSync(join(emscripten, '.emscripten'), config.join('\n'));
   return { emscripten, clangFormat: join(llvm, 'bin/clang-format') };
 }
 
@@ -238,6 +236,11 @@ export async function ensureToolchain() {
   if (isDebian()) {
     const packages = { cmake: ['cmake'], ninja: ['ninja-build'], 'g++': ['g++'], python3: ['python3-minimal'] };
     if (lacking.length) await aptInstall(lacking.flatMap((name) => packages[name] ?? []));
+    if (!atLeast(output('cmake', ['--version']), oldestCmake)) {
+      throw new Refusal(
+        `CMake ${oldestCmake.join('.')} or newer is needed (Debian 12 has it); found ${output('cmake', ['--version'])?.split('\n')[0]}`,
+      );
+    }
   }
   const stamp = join(folder, 'stamp.json');
   const emscripten = installedEmscripten();
