@@ -22,6 +22,12 @@ void start(const float* bias, float* y, size_t y_stride, size_t M, size_t width)
   }
 }
 
+Half half_of(DType store, const uint16_t* panel, size_t D) {
+  if (store == DType::kBF16) return Half::kBF16;
+  const uint16_t* marks = panel + D * kPanel;
+  return std::all_of(marks, marks + kPanel, [](uint16_t mark) { return mark == 0; }) ? Half::kFiniteF16 : Half::kF16;
+}
+
 }  // namespace
 
 size_t matmul_scratch(DType store, size_t M, size_t D, size_t F) {
@@ -41,17 +47,25 @@ void matmul(const float* x, size_t x_stride, DType store, const void* panels, co
     for (size_t panel = panel_begin; panel < panel_end; ++panel) {
       const size_t column = panel * kPanel, width = std::min(kPanel, F - column);
       start(bias ? bias + column : nullptr, y + column, y_stride, rows, width);
+      const size_t first = panel * panel_length(store, D) * kPanel;
+      if (store == DType::kF32) {
+        const float* b = static_cast<const float*>(panels) + first;
+        for (size_t k = 0; k < D; k += kRun) {
+          add_product(x + k, x_stride, rows, b + k * kPanel, std::min(kRun, D - k), y + column, y_stride, width);
+        }
+        continue;
+      }
+      const uint16_t* b = static_cast<const uint16_t*>(panels) + first;
+      const Half half = half_of(store, b, D);
       for (size_t k = 0; k < D; k += kRun) {
-        const size_t K = std::min(kRun, D - k), at = (panel * D + k) * kPanel;
-        if (store == DType::kF32) {
-          add_product(x + k, x_stride, rows, static_cast<const float*>(panels) + at, K, y + column, y_stride, width);
-        } else if (M > 1) {
-          widen_run(store, static_cast<const uint16_t*>(panels) + at, K * kPanel, scratch);
+        const size_t K = std::min(kRun, D - k);
+        if (M > 1) {
+          widen_run(half, b + k * kPanel, K * kPanel, scratch);
           add_product(x + k, x_stride, rows, scratch, K, y + column, y_stride, width);
         } else {
           float c[kPanel] = {};
           std::memcpy(c, y + column, width * sizeof(float));
-          tile_1_half(store, x + k, static_cast<const uint16_t*>(panels) + at, K, c);
+          tile_1_half(half, x + k, b + k * kPanel, K, c);
           std::memcpy(y + column, c, width * sizeof(float));
         }
       }

@@ -1,9 +1,8 @@
 #include "kernels/panels.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
-
-#include "kernels/simd.hpp"
 
 namespace wf::kernels {
 namespace {
@@ -44,18 +43,66 @@ float read(const void* src, DType dtype, size_t i) {
   return widen(dtype, bits);
 }
 
-// Element (row, k) of the packed W.
-size_t place(size_t D, size_t row, size_t k) { return (row / kPanel * D + k) * kPanel + row % kPanel; }
-
-void write(DType store, void* panels, size_t i, const void* src, DType src_dtype, size_t j) {
-  if (store == src_dtype) {
-    const size_t size = store == DType::kF32 ? 4 : 2;
-    std::memcpy(static_cast<char*>(panels) + i * size, static_cast<const char*>(src) + j * size, size);
-  } else if (store == DType::kF32) {
-    static_cast<float*>(panels)[i] = read(src, src_dtype, j);
-  } else {
-    static_cast<uint16_t*>(panels)[i] = narrow(store, read(src, src_dtype, j));
+// Element `i` of a source in the format `dtype`, stored as T in the format `store`.
+template <class T>
+struct Element {
+  const void* src;
+  DType dtype, store;
+  T operator()(size_t i) const {
+    if constexpr (sizeof(T) == 4) {
+      return read(src, dtype, i);
+    } else {
+      return narrow(store, read(src, dtype, i));
+    }
   }
+};
+
+template <class T>
+struct SameElement {
+  const void* src;
+  T operator()(size_t i) const {
+    T value;
+    std::memcpy(&value, static_cast<const char*>(src) + i * sizeof(T), sizeof(T));
+    return value;
+  }
+};
+
+// W[row + i][k + j] = element(i * row_step + j * k_step) for i < rows, j < count. Blocks of sixteen by sixteen keep both sides
+// of the transposition in the cache.
+template <class T, class Source>
+void pack(DType store, T* panels, size_t D, size_t row, size_t rows, size_t k, size_t count, size_t row_step, size_t k_step,
+          Source element) {
+  for (size_t i = 0; i < rows;) {
+    const size_t lane = (row + i) % kPanel, lanes = std::min(kPanel - lane, rows - i);
+    T* panel = panels + (row + i) / kPanel * panel_length(store, D) * kPanel + lane;
+    for (size_t j = 0; j < count; j += kPanel) {
+      const size_t end = std::min(count, j + kPanel);
+      for (size_t l = 0; l < lanes; ++l) {
+        uint32_t special = 0;  // bit 15: an f16 with an exponent of 31
+        for (size_t at = j; at < end; ++at) {
+          const T value = element((i + l) * row_step + at * k_step);
+          if constexpr (sizeof(T) == 2) special |= (value & 0x7fffu) + 0x0400u;
+          panel[(k + at) * kPanel + l] = value;
+        }
+        if constexpr (sizeof(T) == 2) {
+          if (store == DType::kF16 && (special & 0x8000u)) panel[D * kPanel + l] = 1;
+        }
+      }
+    }
+    i += lanes;
+  }
+}
+
+void pack(DType store, void* panels, size_t D, size_t row, size_t rows, size_t k, size_t count, size_t row_step, size_t k_step,
+          const void* src, DType dtype) {
+  if (store == DType::kF32) {
+    float* wide = static_cast<float*>(panels);
+    if (dtype == store) return pack(store, wide, D, row, rows, k, count, row_step, k_step, SameElement<float>{src});
+    return pack(store, wide, D, row, rows, k, count, row_step, k_step, Element<float>{src, dtype, store});
+  }
+  uint16_t* half = static_cast<uint16_t*>(panels);
+  if (dtype == store) return pack(store, half, D, row, rows, k, count, row_step, k_step, SameElement<uint16_t>{src});
+  pack(store, half, D, row, rows, k, count, row_step, k_step, Element<uint16_t>{src, dtype, store});
 }
 
 }  // namespace
@@ -66,26 +113,23 @@ float widen(DType dtype, uint16_t bits) {
   return dtype == DType::kBF16 ? std::bit_cast<float>(static_cast<uint32_t>(bits) << 16) : widen_f16(bits);
 }
 
-size_t panel_bytes(DType store, size_t F, size_t D) { return panel_count(F) * kPanel * D * size_of(store); }
+size_t panel_bytes(DType store, size_t F, size_t D) { return panel_count(F) * panel_length(store, D) * kPanel * size_of(store); }
 
 void pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t count, const void* src, DType src_dtype) {
   static_cast<void>(F);
-  for (size_t i = 0; i < count; ++i) {
-    for (size_t k = 0; k < D; ++k) write(store, panels, place(D, row + i, k), src, src_dtype, i * D + k);
-  }
+  pack(store, panels, D, row, count, 0, D, D, 1, src, src_dtype);
 }
 
 void pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_t count, size_t row, size_t rows, const void* src,
                   DType src_dtype) {
   static_cast<void>(F);
-  for (size_t i = 0; i < count; ++i) {
-    for (size_t j = 0; j < rows; ++j) write(store, panels, place(D, row + j, k + i), src, src_dtype, i * rows + j);
-  }
+  pack(store, panels, D, row, rows, k, count, 1, rows, src, src_dtype);
 }
 
 void unpack_row(DType store, const void* panels, size_t F, size_t D, size_t row, float* out) {
   static_cast<void>(F);
-  for (size_t k = 0; k < D; ++k) out[k] = read(panels, store, place(D, row, k));
+  const size_t first = row / kPanel * panel_length(store, D) * kPanel + row % kPanel;
+  for (size_t k = 0; k < D; ++k) out[k] = read(panels, store, first + k * kPanel);
 }
 
 void convert(const void* src, DType src_dtype, float* dst, size_t n) {

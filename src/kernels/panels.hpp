@@ -12,6 +12,9 @@ namespace wf::kernels {
 constexpr size_t kPanel = 16;  // rows of W in a panel
 
 constexpr size_t panel_count(size_t F) { return (F + kPanel - 1) / kPanel; }
+// Runs of kPanel numbers in a panel. In f16 the last holds marks instead of weights, not zero for rows with an infinity or NaN:
+// where there is none, which is nearly always, widening is cheaper.
+constexpr size_t panel_length(DType store, size_t D) { return D + (store == DType::kF16 ? 1 : 0); }
 
 // Bytes of W (F, D) packed in the format `store`. The caller has checked that the product does not wrap around.
 size_t panel_bytes(DType store, size_t F, size_t D);

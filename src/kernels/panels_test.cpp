@@ -105,7 +105,8 @@ TEST_CASE("Packing by slabs of rows or of columns, and reading rows back", "[ker
           }
           const auto rows = file_of(W, from), columns = file_of(transposed, from);
           const size_t bytes = panel_bytes(store, F, D), size = size_of(from);
-          REQUIRE(bytes == (F + 15) / 16 * 16 * D * size_of(store));
+          const size_t length = D + (store == DType::kF16);
+          REQUIRE(bytes == (F + 15) / 16 * 16 * length * size_of(store));
           Buffer whole(bytes, "test"), slabs(bytes, "test"), turned(bytes, "test"), turned_slabs(bytes, "test");
           pack_rows(store, whole.data(), F, D, 0, F, rows.data() + 1, from);
           for (size_t f = 0; f < F; f += 7) {
@@ -142,13 +143,36 @@ TEST_CASE("Packing by slabs of rows or of columns, and reading rows back", "[ker
           };
           for (size_t f = 0; f < (F + 15) / 16 * 16; ++f) {
             for (size_t k = 0; k < D; ++k) {
-              const float value = element((f / 16 * D + k) * 16 + f % 16);
+              const float value = element((f / 16 * length + k) * 16 + f % 16);
               wrong += f < F ? value != stored(W[f * D + k], from, store) : value != 0.0f;
             }
           }
           CHECK(wrong == 0);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("Rows with infinities or NaN are marked in f16", "[kernels][panels]") {
+  const size_t F = 20, D = 7;
+  std::vector<float> W = normals(F * D, 1);
+  W[3 * D + 6] = kNaN, W[17 * D] = -kInf, W[18 * D + 1] = 65504.0f;
+  for (const bool columns : {false, true}) {
+    Buffer panels(panel_bytes(DType::kF16, F, D), "test");
+    if (columns) {
+      std::vector<float> transposed(F * D);
+      for (size_t f = 0; f < F; ++f) {
+        for (size_t k = 0; k < D; ++k) transposed[k * F + f] = W[f * D + k];
+      }
+      pack_columns(DType::kF16, panels.data(), F, D, 0, D, 0, F, transposed.data(), DType::kF32);
+    } else {
+      pack_rows(DType::kF16, panels.data(), F, D, 0, F, W.data(), DType::kF32);
+    }
+    const uint16_t* stored = static_cast<const uint16_t*>(panels.data());
+    for (size_t f = 0; f < 32; ++f) {
+      const bool marked = stored[(f / 16 * (D + 1) + D) * 16 + f % 16] != 0;
+      CHECK(marked == (f == 3 || f == 17));
     }
   }
 }

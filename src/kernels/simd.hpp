@@ -166,12 +166,20 @@ inline Pair words(const uint16_t* p) {  // each number in the upper half of a la
   return {xsimd::bitwise_cast<float>(xsimd::zip_lo(none, h)), xsimd::bitwise_cast<float>(xsimd::zip_hi(none, h))};
 }
 inline Pair widen_bf16(const uint16_t* p) { return words(p); }
+// Finite ones: sign, then exponent and fraction where a float has them, 112 too small in exponent; the product also normalises
+// subnormals.
+inline F32 widen_finite_f16_lane(F32 word) {
+  return from_bits((bits(word) >> 3) & constant_bits<0x8fffe000>()) * constant<5.192296858534828e33f>();  // 2^112
+}
+inline Pair widen_finite_f16(const uint16_t* p) {
+  const Pair w = words(p);
+  return {widen_finite_f16_lane(w.low), widen_finite_f16_lane(w.high)};
+}
+// All: an exponent of 31 becomes the float's 255.
 inline F32 widen_f16_lane(F32 word) {
-  // Sign, then exponent and fraction where a float has them, 112 too small in exponent; the product also normalises
-  // subnormals. An exponent of 31 becomes the float's 255.
-  const I32 moved = (bits(word) >> 3) & constant_bits<0x8fffe000>(), top = constant_bits<0x0f800000>();
-  const I32 value = bits(from_bits(moved) * constant<5.192296858534828e33f>());  // 2^112
-  return from_bits(value | xsimd::select((moved & top) == top, constant_bits<0x7f800000>(), I32(0)));
+  const I32 top = constant_bits<0x7c000000>();
+  const I32 special = xsimd::select((bits(word) & top) == top, constant_bits<0x7f800000>(), I32(0));
+  return from_bits(bits(widen_finite_f16_lane(word)) | special);
 }
 inline Pair widen_f16(const uint16_t* p) {
   const Pair w = words(p);

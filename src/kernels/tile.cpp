@@ -96,12 +96,26 @@ void widen_all(const uint16_t* b, size_t n, float* out) {
 
 }  // namespace
 
-void tile_1_half(DType dtype, const float* a, const uint16_t* b, size_t K, float* c) {
-  (dtype == DType::kF16 ? tile_1_widened<simd::widen_f16> : tile_1_widened<simd::widen_bf16>)(a, b, K, c);
+void tile_1_half(Half half, const float* a, const uint16_t* b, size_t K, float* c) {
+  switch (half) {
+    case Half::kFiniteF16:
+      return tile_1_widened<simd::widen_finite_f16>(a, b, K, c);
+    case Half::kF16:
+      return tile_1_widened<simd::widen_f16>(a, b, K, c);
+    case Half::kBF16:
+      return tile_1_widened<simd::widen_bf16>(a, b, K, c);
+  }
 }
 
-void widen_run(DType dtype, const uint16_t* b, size_t n, float* out) {
-  (dtype == DType::kF16 ? widen_all<simd::widen_f16> : widen_all<simd::widen_bf16>)(b, n, out);
+void widen_run(Half half, const uint16_t* b, size_t n, float* out) {
+  switch (half) {
+    case Half::kFiniteF16:
+      return widen_all<simd::widen_finite_f16>(b, n, out);
+    case Half::kF16:
+      return widen_all<simd::widen_f16>(b, n, out);
+    case Half::kBF16:
+      return widen_all<simd::widen_bf16>(b, n, out);
+  }
 }
 
 }  // namespace wf::kernels

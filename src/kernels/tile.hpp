@@ -5,8 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/dtype.hpp"
-
 namespace wf::kernels {
 
 // Inputs of a product are taken in runs of kRun: each run is summed in order of k in registers and then added to the result,
@@ -19,9 +17,11 @@ void tile_1(const float* a, const float* b, size_t stride, size_t K, float facto
 void tile_2(const float* a0, const float* a1, const float* b, size_t stride, size_t K, float factor0, float factor1, float* c0, float* c1);
 // c (M, width) += a (M, K) b (K, 16), for the first width <= 16 columns; a_stride and c_stride floats between rows.
 void add_product(const float* a, size_t a_stride, size_t M, const float* b, size_t K, float* c, size_t c_stride, size_t width);
-// c (16) += a (K) b (K, 16), b as f16 or bf16, to the bits of tile_1 with b widened.
-void tile_1_half(DType dtype, const float* a, const uint16_t* b, size_t K, float* c);
+// How the numbers of a panel are widened: f16 where none is infinite or NaN, any f16, bf16.
+enum class Half : uint8_t { kFiniteF16, kF16, kBF16 };
+// c (16) += a (K) b (K, 16), to the bits of tile_1 with b widened.
+void tile_1_half(Half half, const float* a, const uint16_t* b, size_t K, float* c);
 // out (n) = b (n), widened; n is a multiple of 16.
-void widen_run(DType dtype, const uint16_t* b, size_t n, float* out);
+void widen_run(Half half, const uint16_t* b, size_t n, float* out);
 
 }  // namespace wf::kernels
