@@ -43,6 +43,7 @@ TEXTS = [
     "tabs\tand\nlines\r\n\r\n  x   y",
     "12345 ½ ² ٣ Ⅷ 3.14",
     "no\u00a0break\u2003em\u3000wide\ufeffbom\u0085next",
+    "a \u0085b \ufeffc \u0085\u0085 \ufeff\ufeff. \u200b x",
     "naïve café — “quotes” … 'single' \"double\"",
     "<|endoftext|>",
     "before <|endoftext|> after",

@@ -43,6 +43,7 @@ export async function readText(folder: ModelFolder, file: string, signal?: Abort
     throw new WasmformerError('invalid-file', `[${folder.name}] ${file}: expected at most ${kLargestText} bytes, got ${source.size}`);
   }
   const bytes = await source.read(0, source.size, signal);
+  folder.release(file);
   return guarded(folder, file, async () => decodeText(bytes, `${folder.name}: ${file}`));
 }
 

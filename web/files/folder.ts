@@ -57,6 +57,8 @@ class HeldFolder implements ModelFolder {
     return this.#names();
   }
 
+  release(): void {}
+
   async discard(): Promise<void> {}
 
   async close(): Promise<void> {}

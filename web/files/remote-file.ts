@@ -135,14 +135,14 @@ export class RemoteFile implements ByteSource {
     }
   }
 
-  async close(): Promise<void> {
+  async close(discard = false): Promise<void> {
     this.#closed = true;
     this.#drop();
     await this.#exclusively(async () => {
       this.#drop();
       const writer = this.#writer;
       this.#writer = null;
-      await writer?.release();
+      await writer?.release(discard);
       await this.#blob?.close?.();
     });
   }

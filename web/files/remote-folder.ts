@@ -193,13 +193,17 @@ export class RemoteFolder implements ModelFolder {
     return this.#place.files === null ? null : [...this.#place.files];
   }
 
+  release(file: string): void {
+    this.#found.delete(file);
+  }
+
   async discard(file: string): Promise<void> {
     const cache = await this.#context.cache();
     const path = this.#path(file);
     if (cache === null || path === null) return;
     const source = await this.#found.get(file)?.catch(() => null);
     this.#found.delete(file);
-    await source?.close?.();
+    await source?.close?.(true);
     const record = (await cache.readRecord(path)) as FileRecord | null;
     await cache.removeRecord(path);
     if (typeof record?.key === 'string') await cache.removeBlob(record.key);

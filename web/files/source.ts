@@ -18,7 +18,8 @@ export interface ByteSource {
   complete?(signal?: AbortSignal): Promise<void>;
   /** Where in which file on disk or on the server this one lies, when it is a part of it: decides the reading order. */
   readonly within?: { source: ByteSource; offset: number };
-  close?(): Promise<void>;
+  /** With `discard`, what the cache has of an unfinished download goes too. */
+  close?(discard?: boolean): Promise<void>;
 }
 
 /** A model's files, wherever they are: a Hub repository, a URL, a folder, a list of files, bytes. */
@@ -37,6 +38,8 @@ export interface ModelFolder {
   open(file: string, signal?: AbortSignal): Promise<ByteSource>;
   /** All file names where they can be known without asking for each. */
   list(): Promise<string[] | null>;
+  /** Lets go of a file that was read whole. */
+  release(file: string): void;
   /** Forgets a cached copy that proved malformed. */
   discard(file: string): Promise<void>;
   close(): Promise<void>;

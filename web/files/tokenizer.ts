@@ -76,7 +76,7 @@ export class VocabularyTokenizer implements Tokenizer {
   readonly vocabSize: number;
   readonly specials: SpecialTokens;
   readonly #parts: TokenizerParts;
-  readonly #ids = new Map<string, number>();
+  #ids: Map<string, number> | null = null;
   readonly #special: ReadonlySet<number>;
   readonly #steps: ReturnType<typeof compileDecoder>;
   #templates: ReadonlyMap<string, string>;
@@ -90,9 +90,6 @@ export class VocabularyTokenizer implements Tokenizer {
     this.#special = new Set(parts.specials.all);
     this.#templates = parts.templates;
     this.#steps = compileDecoder({ config: parts.decoder, cleanUp: parts.cleanUp }, parts.where);
-    parts.vocab.forEach((token, id) => {
-      if (token !== undefined) this.#ids.set(token, id);
-    });
   }
 
   encode(text: string, options: { addSpecialTokens?: boolean } = {}): number[] {
@@ -120,6 +117,7 @@ export class VocabularyTokenizer implements Tokenizer {
   }
 
   tokenToId(token: string): number | null {
+    this.#ids ??= idsOf(this.#parts.vocab);
     return this.#ids.get(token) ?? null;
   }
 
@@ -343,10 +341,7 @@ function buildTokenizer(folder: ModelFolder, json: unknown, settings: JsonObject
   const model = own(json, 'model');
   if (!isObject(model)) throw bad(`model: expected an object, got ${kindOf(model)}`);
   const vocab = readVocabulary(model, bad);
-  const ids = new Map<string, number>();
-  vocab.forEach((token, id) => {
-    if (token !== undefined) ids.set(token, id);
-  });
+  const ids = idsOf(vocab);
 
   const added = new Map<number, AddedToken>();
   const add = (token: AddedToken | null): void => {
@@ -428,6 +423,14 @@ function buildTokenizer(folder: ModelFolder, json: unknown, settings: JsonObject
 
 const kMostTokens = 2 ** 24;
 
+function idsOf(vocab: readonly (string | undefined)[]): Map<string, number> {
+  const ids = new Map<string, number>();
+  vocab.forEach((token, id) => {
+    if (token !== undefined) ids.set(token, id);
+  });
+  return ids;
+}
+
 function isTokenId(value: unknown): value is number {
   return typeof value === 'number' && Number.isSafeInteger(value) && value >= 0 && value < kMostTokens;
 }
@@ -481,9 +484,14 @@ export function rewritePreTokenizer(config: unknown): unknown {
       const inner = own(config, 'pretokenizers');
       return Array.isArray(inner) ? { ...config, pretokenizers: inner.map(rewritePreTokenizer) } : config;
     }
-    case 'ByteLevel':
-      if (own(config, 'use_regex') === false || own(config, 'add_prefix_space') === true) return config;
-      return { type: 'Sequence', pretokenizers: [splitBy(kGpt2Pattern), { ...config, use_regex: false }] };
+    case 'ByteLevel': {
+      if (own(config, 'use_regex') === false) return config;
+      const prefix = own(config, 'add_prefix_space') === true ? [{ type: 'Replace', pattern: { Regex: '\\A[^ ]' }, content: ' $&' }] : [];
+      return {
+        type: 'Sequence',
+        pretokenizers: [...prefix, splitBy(kGpt2Pattern), { type: 'ByteLevel', add_prefix_space: false, use_regex: false }],
+      };
+    }
     case 'Digits':
       return splitBy(own(config, 'individual_digits') === true ? '\\p{N}' : '\\p{N}+');
     case 'Punctuation': {
