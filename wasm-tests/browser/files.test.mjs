@@ -24,9 +24,9 @@ const repo = () => ({
 const code = `
   import { createCacheApi, loadTensors, matchTensors, openCheckpoint } from './web/files/index.ts';
   import { browserFiles } from './web/platform/browser-files.ts';
-  const cache = createCacheApi(browserFiles);
   export async function run({ what, endpoint, source = 'org/name', more = {}, hold }) {
     try {
+      const cache = createCacheApi(browserFiles, more);
       if (what === 'list') return { list: await cache.list(), location: await cache.location() };
       if (what === 'clear') return { freed: await cache.clear() };
       const network = { retries: 3, retryDelay: 5, stallTimeout: 700, cacheWait: 200 };
@@ -129,6 +129,10 @@ test('a download is kept, not fetched again, and works offline', async () => {
     ['config.json', 'generation_config.json', 'model.safetensors'].map((file) => [file, kCommit]),
   );
   assert.match(location, /^opfs:/);
+  assert.deepEqual(await inWorker({ more: { cacheDir: 'other' } }), loaded);
+  assert.equal((await inWorker({ what: 'list', more: { cacheDir: 'other' } })).location, 'opfs:/other');
+  assert.ok((await inWorker({ what: 'clear', more: { cacheDir: 'other' } })).freed > weights.length);
+  assert.equal((await inWorker({ what: 'list' })).list.length, 3);
   assert.ok((await inWorker({ what: 'clear' })).freed > weights.length);
   assert.deepEqual((await inWorker({ what: 'list' })).list, []);
   assert.equal((await inWorker({ more: { offline: true } })).code, 'offline');
@@ -180,6 +184,7 @@ test('errors are named', async () => {
   hub.rules['model.safetensors'] = { stallAfter: 0, stalls: 100 };
   assert.equal((await inWorker({})).code, 'network');
   assert.equal((await inWorker({ source: './models/x' })).code, 'invalid-argument');
+  assert.equal((await inWorker({ more: { cacheDir: '../x' } })).code, 'invalid-argument');
 });
 
 test('one tab at a time: the other loads into memory and says so', async () => {

@@ -9,6 +9,8 @@ export interface CacheEntry {
   file: string;
   /** Bytes. */
   size: number;
+  /** The cache it is in. */
+  location: string;
 }
 
 /** What a user may do with the cache. */
@@ -36,6 +38,7 @@ export function createCacheApi(platform: FilePlatform, options: { cacheDir?: str
           id,
           file,
           size,
+          location: cache.location,
           ...(typeof revision === 'string' ? { revision } : {}),
           ...(typeof commit === 'string' ? { commit } : {}),
         });

@@ -37,7 +37,7 @@ export interface FileOptions {
   token?: string;
   /** A mirror of the Hub. */
   endpoint?: string;
-  /** Where downloads are kept (Node); `false` keeps nothing, anywhere. */
+  /** Where downloads are kept: a folder in Node, a name in a browser; `false` keeps nothing. */
   cacheDir?: string | false;
   /** Use only what is here: code `offline` where something is missing. */
   offline?: boolean;
@@ -90,6 +90,7 @@ export class FileContext {
       try {
         return await this.platform.openCache(this.#cacheDir);
       } catch (reason) {
+        if (reason instanceof WasmformerError && reason.code === 'invalid-argument') throw reason;
         this.warn(reason, 'busy', 'cache: could not be opened; nothing will be kept');
         return null;
       }

@@ -42,11 +42,12 @@ function translate(reason: unknown, what: string): WasmformerError {
  * record gives; the access handle that writes it is exclusive, so one tab at a time does.
  */
 class OpfsCache implements CacheStore {
-  readonly location = `opfs:/${kFolder}`;
+  readonly location: string;
   readonly #blobs: FileSystemDirectoryHandle;
   readonly #records: FileSystemDirectoryHandle;
 
-  constructor(blobs: FileSystemDirectoryHandle, records: FileSystemDirectoryHandle) {
+  constructor(name: string, blobs: FileSystemDirectoryHandle, records: FileSystemDirectoryHandle) {
+    this.location = `opfs:/${name}`;
     this.#blobs = blobs;
     this.#records = records;
   }
@@ -326,12 +327,16 @@ class OpfsWriter implements BlobWriter {
 export const browserFiles: FilePlatform = {
   fetch: (input, init) => fetch(input, init),
   preflighted: true,
-  async openCache() {
+  async openCache(directory = kFolder) {
+    if (!/^[\w.-]+$/.test(directory) || /^\.+$/.test(directory)) {
+      throw new WasmformerError(
+        'invalid-argument',
+        `[cache] cacheDir: expected a plain name in a browser, got ${JSON.stringify(directory)}`,
+      );
+    }
     if (globalThis.navigator?.storage?.getDirectory === undefined) return null;
-    const root = await (await navigator.storage.getDirectory()).getDirectoryHandle(kFolder, { create: true });
-    return new OpfsCache(
-      await root.getDirectoryHandle('blobs', { create: true }),
-      await root.getDirectoryHandle('records', { create: true }),
-    );
+    const root = await (await navigator.storage.getDirectory()).getDirectoryHandle(directory, { create: true });
+    const folder = (name: string): Promise<FileSystemDirectoryHandle> => root.getDirectoryHandle(name, { create: true });
+    return new OpfsCache(directory, await folder('blobs'), await folder('records'));
   },
 };

@@ -12,7 +12,7 @@ export interface FilePlatform {
    */
   readonly preflighted: boolean;
   readonly local?: LocalFiles;
-  /** The cache at `directory` (undefined: the default one), or null where nothing can be kept. */
+  /** The cache at `directory` (a folder; in a browser a plain name), by default the shared one; null where nothing can be kept. */
   openCache(directory?: string): Promise<CacheStore | null>;
 }
 

@@ -8,9 +8,9 @@ import { type ByteSource, checkRange } from '../files/source.ts';
 import type { BlobWriter, CacheRecord, CacheStore, FilePlatform, LocalFiles } from './files.ts';
 
 const kPiece = 1 << 20;
-/** A lock whose holder has not been heard of for this long is taken over. */
-const kStaleLock = 30_000;
-const kHeartbeat = 5_000;
+/** A lock whose holder has not been heard of for this long is taken over; if it lives after all, both write the same. */
+const kStaleLock = 10_000;
+const kHeartbeat = 2_000;
 /** Left free on the disk. */
 const kSpare = 16 * 2 ** 20;
 
