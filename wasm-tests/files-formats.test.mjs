@@ -586,6 +586,56 @@ test('generation settings: the file of their own, or what an old config.json has
   assert.throws(() => merge({}, { eos_token_id: [1, 'x'] }), { code: 'invalid-file' });
 });
 
+test('any byte may be wrong: a named error or a checkpoint, at once', async () => {
+  let state = 20_170_612;
+  const next = (n) => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return Math.floor((state / 2 ** 32) * n);
+  };
+  const tokenizer = (bytes) => api.readLlama2cTokenizer(bytes, 'tokenizer.bin');
+  const subjects = [
+    ['torch/odd.safetensors', (bytes) => readSafetensors(source(bytes)), 700],
+    ['torch/odd.bin', (bytes) => readPytorch(source(bytes)), 4165],
+    ['torch/zip64.bin', (bytes) => readPytorch(source(bytes)), 1441],
+    ['llama2c/tied.bin', (bytes) => open({ 'model.bin': bytes }), 40],
+    ['llama2c/tokenizer.bin', tokenizer, 1000],
+  ];
+  for (const [name, read, span] of subjects) {
+    const good = bytesOf(name);
+    let refused = 0;
+    for (let round = 0; round < 1500; ++round) {
+      const bytes = good.slice(0, next(8) === 0 ? next(good.length) : good.length);
+      for (let change = 1 + next(3); change > 0 && bytes.length > 0; --change) {
+        const where = next(Math.min(span, bytes.length));
+        bytes[where] = [0, 255, 128, 1, bytes[where] ^ (1 << next(8)), next(256)][next(6)];
+      }
+      const start = performance.now();
+      try {
+        await read(bytes);
+      } catch (error) {
+        assert.ok(error instanceof api.WasmformerError, `${name}, round ${round}: ${error.stack}`);
+        assert.ok(['invalid-file', 'unsupported', 'not-found'].includes(error.code), `${name}, round ${round}: ${error.code}`);
+        assert.ok(error.message.length < 600, error.message);
+        ++refused;
+      }
+      assert.ok(performance.now() - start < 100, `${name}, round ${round}`);
+    }
+    assert.ok(refused > 300, `${name}: ${refused} of 1500 refused`);
+  }
+});
+
+test('messages stay short whatever a file holds', async () => {
+  const long = 'x'.repeat(100_000);
+  const fails = (work) => refuses(work, 'invalid-file', /./, 'a long value');
+  await fails(readSafetensors(file({ [long]: entry('F32', [2], 0, 4) }, 4)));
+  await fails(readSafetensors(file({ a: entry(long, [2], 0, 8) }, 8)));
+  await fails(readSafetensors(file({ a: entry('F32', Array(50_000).fill(1.5), 0, 8) }, 8)));
+  await fails(readSafetensors(file({ a: entry('F32', [2], ...Array(50_000).fill(1)) }, 8)));
+  await fails(open(sharded({ a: `../${long}` })));
+  await fails(open(sharded({ [long]: 7 })));
+  await refuses(open(sharded({ [long]: 's-00001-of-00002.safetensors' })), 'missing-tensor', /./, 'a long name');
+});
+
 test('errors keep their code on the way through postMessage', () => {
   const error = new api.WasmformerError('quota', '[x] full');
   const back = api.fromPlainError(structuredClone(api.toPlainError(error)));

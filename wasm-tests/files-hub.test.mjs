@@ -340,6 +340,47 @@ test('lengths that lie end in a named error, not in a hang', async () => {
   await load();
 });
 
+test('many shards: one pass over each, whatever the server does', async () => {
+  const shards = Array.from({ length: 9 }, (_, i) => noise(400 * 2048, i + 1));
+  const names = shards.map((_, i) => `model-0000${i + 1}-of-00009.safetensors`);
+  hub.repos['org/name'].files = {
+    'config.json': json({ model_type: 'gpt2' }),
+    'model.safetensors.index.json': json({ weight_map: Object.fromEntries(names.map((name, i) => [`w${i}`, name])) }),
+    ...Object.fromEntries(
+      names.map((name, i) => [name, safetensors({ [`w${i}`]: { dtype: 'F16', shape: [400, 1024], data: shards[i] } })]),
+    ),
+  };
+  for (const rule of [{}, { dropAfter: 300_000 }, { ignoreRange: true }]) {
+    for (const dir of [false, join(cacheDir, JSON.stringify(rule).length.toString())]) {
+      for (const name of names) hub.rules[name] = { ...rule };
+      hub.log.length = 0;
+      const checkpoint = await openCheckpoint('org/name', options({ cacheDir: dir }), nodeFiles);
+      const { matches } = matchTensors(
+        shards.map((_, i) => ({ name: `w${i}`, shape: [400, 1024] })),
+        checkpoint.tensors,
+      );
+      const got = shards.map(() => Buffer.alloc(400 * 2048));
+      for await (const slab of loadTensors(checkpoint, matches, { slabBytes: 70_000 }))
+        got[slab.index].set(slab.bytes, slab.rowBegin * 2048);
+      await checkpoint.close();
+      assert.ok(got.every((bytes, i) => bytes.equals(shards[i])));
+      const sent = names.map((name) => hub.requests(`/org/name/resolve/${kCommit}/${name}`).reduce((sum, entry) => sum + entry.sent, 0));
+      if (!rule.ignoreRange)
+        assert.ok(
+          sent.every((bytes) => bytes < 820_000),
+          `${sent} with ${JSON.stringify(rule)}`,
+        );
+    }
+    await (
+      await openCheckpoint(
+        'org/name',
+        options({ cacheDir: join(cacheDir, JSON.stringify(rule).length.toString()), offline: true }),
+        nodeFiles,
+      )
+    ).close();
+  }
+});
+
 test('small files whose length lies', async () => {
   hub.rules['config.json'] = { lie: 5 };
   await rejects(load(), 'network', /config.json.*4 attempts/);

@@ -172,6 +172,30 @@ test('dropped connections are resumed; an interrupted load goes on in the next',
   );
 });
 
+test('more shards than a browser opens connections to one host', async () => {
+  const names = Array.from({ length: 12 }, (_, i) => `model-${String(i + 1).padStart(5, '0')}-of-00012.safetensors`);
+  const part = weights.length / 12;
+  hub.repos['org/name'].files = {
+    'config.json': json({ model_type: 'gpt2' }),
+    'model.safetensors.index.json': json({ weight_map: Object.fromEntries(names.map((name, i) => [i === 0 ? 'w' : `x${i}`, name])) }),
+    ...Object.fromEntries(
+      names.map((name, i) => [
+        name,
+        safetensors(
+          i === 0
+            ? { w: { dtype: 'F32', shape: [kRows, 1024], data: weights } }
+            : { [`x${i}`]: { dtype: 'U8', shape: [part], data: weights.subarray(0, part) } },
+        ),
+      ]),
+    ),
+  };
+  for (const ignoreRange of [false, true]) {
+    for (const name of names) hub.rules[name] = { ignoreRange };
+    assert.deepEqual(await inWorker({ more: { cacheDir: `shards-${ignoreRange}` } }), loaded);
+    assert.deepEqual(await inWorker({ more: { cacheDir: false } }), loaded);
+  }
+});
+
 test('errors are named', async () => {
   hub.rules['model.safetensors'] = { html: true };
   assert.equal((await inWorker({})).code, 'invalid-file');

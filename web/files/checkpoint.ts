@@ -3,7 +3,7 @@ import type { FilePlatform } from '../platform/files.ts';
 import { mergeGenerationConfig } from './config.ts';
 import { FileContext, type FileOptions } from './context.ts';
 import { openFolder, type Source } from './folder.ts';
-import { decodeText, isObject, type JsonObject, own, parseObject } from './json.ts';
+import { decodeText, isObject, type JsonObject, own, parseObject, shortened } from './json.ts';
 import { readLlama2c } from './llama2c.ts';
 import { readPytorch } from './pytorch.ts';
 import { parseIndex, readSafetensors } from './safetensors.ts';
@@ -199,13 +199,16 @@ async function readShards(
   for (const file of new Set(map.values())) {
     const source = await folder.open(file, signal);
     const shard = await guarded(folder, file, () => read(source, signal));
+    // Browsers open few connections to one host: shards that wait for their turn must not hold them all.
+    await source.settle?.(signal);
     for (const [name, entry] of shard) {
       // What a shard has beyond the index (a buffer, a copy) is nobody's.
       if (map.get(name) === file) tensors.set(name, entry);
     }
   }
   for (const [name, file] of map) {
-    if (!tensors.has(name)) throw new WasmformerError('missing-tensor', `[${where}] ${name}: expected in ${file}, not found there`);
+    if (!tensors.has(name))
+      throw new WasmformerError('missing-tensor', `[${where}] ${shortened(name)}: expected in ${file}, not found there`);
   }
   return tensors;
 }

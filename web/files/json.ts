@@ -70,6 +70,17 @@ export function parseObject(text: string, where: string): JsonObject {
   return bare(value, where);
 }
 
+/** A value as JSON, cut to what a message can bear. */
+export function brief(value: unknown): string {
+  const text = JSON.stringify(value) ?? 'nothing';
+  return text.length > 80 ? `${text.slice(0, 80)}...` : text;
+}
+
+/** A tensor's name, cut to what a message can bear. */
+export function shortened(key: string): string {
+  return key.length > 120 ? `${key.slice(0, 120)}...` : key;
+}
+
 /** A word for a value in messages. */
 export function kindOf(value: unknown): string {
   if (value === null) return 'null';

@@ -1,5 +1,5 @@
 import { WasmformerError } from '../errors.ts';
-import { decodeText } from './json.ts';
+import { brief, decodeText } from './json.ts';
 
 /** A tensor as `torch.save` describes it. */
 export class PickledTensor {
@@ -100,7 +100,7 @@ export function readPickle(bytes: Uint8Array, where: string): unknown {
     for (let i = 0; i < items.length; i += 2) {
       const key = items[i];
       if (typeof key !== 'string' && typeof key !== 'number') throw bad(`dictionary key: expected a string, at byte ${at}`);
-      if (map.has(key)) throw bad(`dictionary: expected each key once, got ${JSON.stringify(key)} twice`);
+      if (map.has(key)) throw bad(`dictionary: expected each key once, got ${brief(key)} twice`);
       map.set(key, items[i + 1]);
     }
   };

@@ -56,7 +56,7 @@ function stateDict(described: unknown, name: string): Map<unknown, unknown> {
 }
 
 function place(key: string, tensor: PickledTensor, entries: Map<string, ByteSource>, root: string, file: string): TensorEntry {
-  const where = `${file}: ${key}`;
+  const where = `${file}: ${key.slice(0, 120)}`;
   const { storage, offset, shape, strides } = tensor;
   const source = entries.get(`${root}data/${storage.key}`);
   if (source === undefined)

@@ -127,6 +127,22 @@ export class RemoteFile implements ByteSource {
     }
   }
 
+  async settle(signal?: AbortSignal): Promise<void> {
+    const connection = this.#connection;
+    if (connection === null) return;
+    if (!connection.ranged) {
+      // All of the file would come. It is asked for again when its turn comes.
+      this.#drop();
+      return;
+    }
+    await this.#exclusively(async () => {
+      while (this.#connection === connection && connection.end !== null && connection.at < connection.end) {
+        await this.#advance(this.#writer?.length ?? connection.at, signal);
+      }
+      if (this.#connection === connection) this.#drop();
+    });
+  }
+
   async complete(signal?: AbortSignal): Promise<void> {
     while (this.#writer) {
       const { length } = this.#writer;

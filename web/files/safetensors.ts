@@ -1,5 +1,5 @@
 import { WasmformerError } from '../errors.ts';
-import { decodeText, duplicateKey, isObject, kindOf, own, parseJson } from './json.ts';
+import { brief, decodeText, duplicateKey, isObject, kindOf, own, parseJson, shortened } from './json.ts';
 import { type ByteSource, safePath } from './source.ts';
 import { dtypeBytes, elementCount, type TensorEntry } from './tensors.ts';
 
@@ -37,13 +37,13 @@ function parseHeader(source: ByteSource, bytes: Uint8Array, dataBegin: number): 
   const header = parseJson(text, name);
   if (!isObject(header)) throw bad(name, `header: expected a JSON object, got ${kindOf(header)}`);
   const twice = duplicateKey(text);
-  if (twice !== null) throw bad(name, `header: expected each key once, got ${JSON.stringify(twice)} twice`);
+  if (twice !== null) throw bad(name, `header: expected each key once, got ${brief(twice)} twice`);
 
   const dataLength = source.size - dataBegin;
   const tensors = new Map<string, TensorEntry>();
   for (const [key, value] of Object.entries(header)) {
     if (key === '__metadata__') continue;
-    const where = `${name}: ${key}`;
+    const where = `${name}: ${shortened(key)}`;
     if (!isObject(value)) throw bad(where, `entry: expected an object, got ${kindOf(value)}`);
     const dtype = own(value, 'dtype');
     const shape = own(value, 'shape');
@@ -55,12 +55,12 @@ function parseHeader(source: ByteSource, bytes: Uint8Array, dataBegin: number): 
     if (!Array.isArray(shape)) throw bad(where, `shape: expected an array, got ${kindOf(shape)}`);
     const count = elementCount(shape, where);
     const [begin, end] = Array.isArray(offsets) && offsets.length === 2 ? (offsets as unknown[]) : [undefined, undefined];
-    if (!isOffset(begin) || !isOffset(end)) throw bad(where, `data_offsets: expected two offsets, got ${JSON.stringify(offsets)}`);
+    if (!isOffset(begin) || !isOffset(end)) throw bad(where, `data_offsets: expected two offsets, got ${brief(offsets)}`);
     if (begin > end) throw bad(where, `data_offsets: expected begin <= end, got ${begin} and ${end}`);
     if (end > dataLength)
       throw bad(where, `data_offsets: expected an end within the ${dataLength} bytes of data, got ${end} (file cut short?)`);
     if (count * width !== end - begin)
-      throw bad(where, `data_offsets: expected ${count * width} bytes for ${dtype} ${JSON.stringify(shape)}, got ${end - begin}`);
+      throw bad(where, `data_offsets: expected ${count * width} bytes for ${dtype} ${brief(shape)}, got ${end - begin}`);
     tensors.set(key, { name: key, dtype, shape: shape as number[], source, begin: dataBegin + begin, end: dataBegin + end });
   }
 
@@ -68,7 +68,7 @@ function parseHeader(source: ByteSource, bytes: Uint8Array, dataBegin: number): 
   for (const { name: key, begin, end } of [...tensors.values()].sort((a, b) => a.begin - b.begin || a.end - b.end)) {
     if (begin !== at)
       throw bad(
-        `${name}: ${key}`,
+        `${name}: ${shortened(key)}`,
         `data_offsets: expected to begin at ${at - dataBegin}, got ${begin - dataBegin} (${begin < at ? 'overlap' : 'gap'})`,
       );
     at = end;
@@ -89,12 +89,12 @@ export function parseIndex(text: string, where: string): Map<string, string> {
   const index = parseJson(text, where);
   if (!isObject(index)) throw bad(where, `JSON: expected an object, got ${kindOf(index)}`);
   const twice = duplicateKey(text);
-  if (twice !== null) throw bad(where, `JSON: expected each key once, got ${JSON.stringify(twice)} twice`);
+  if (twice !== null) throw bad(where, `JSON: expected each key once, got ${brief(twice)} twice`);
   const map = own(index, 'weight_map');
   if (!isObject(map)) throw bad(where, `weight_map: expected an object, got ${kindOf(map)}`);
   const files = new Map<string, string>();
   for (const [tensor, file] of Object.entries(map)) {
-    if (typeof file !== 'string') throw bad(where, `weight_map: ${tensor}: expected a file name, got ${kindOf(file)}`);
+    if (typeof file !== 'string') throw bad(where, `weight_map: ${shortened(tensor)}: expected a file name, got ${kindOf(file)}`);
     files.set(tensor, safePath(file, where));
   }
   if (files.size === 0) throw bad(where, 'weight_map: expected at least one tensor');

@@ -18,6 +18,8 @@ export interface ByteSource {
   complete?(signal?: AbortSignal): Promise<void>;
   /** Where in which file on disk or on the server this one lies, when it is a part of it: decides the reading order. */
   readonly within?: { source: ByteSource; offset: number };
+  /** Reads what a connection still brings of the file's head, so that it is not held open while others are waited for. */
+  settle?(signal?: AbortSignal): Promise<void>;
   /** With `discard`, what the cache has of an unfinished download goes too. */
   close?(discard?: boolean): Promise<void>;
 }
@@ -54,7 +56,7 @@ export function safePath(file: string, where: string): string {
   if (file === '' || /[\\\0]/.test(file) || /^[a-z]:/i.test(file) || parts.some((part) => part === '' || part === '.' || part === '..')) {
     throw new WasmformerError(
       'invalid-file',
-      `[${where}] file name: expected a path inside the model's folder, got ${JSON.stringify(file)}`,
+      `[${where}] file name: expected a path inside the model's folder, got ${JSON.stringify(file.slice(0, 200))}`,
     );
   }
   return file;

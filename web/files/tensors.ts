@@ -1,4 +1,5 @@
 import { WasmformerError } from '../errors.ts';
+import { brief } from './json.ts';
 import type { ByteSource } from './source.ts';
 
 /** Bytes of one element. Sub-byte formats are absent: they are named by the error that refuses them. */
@@ -42,13 +43,13 @@ export function elementCount(shape: readonly unknown[], where: string): number {
   let zero = false;
   for (const size of shape) {
     if (typeof size !== 'number' || !Number.isSafeInteger(size) || size < 0) {
-      throw new WasmformerError('invalid-file', `[${where}] shape: expected sizes of 0 and more, got ${JSON.stringify(shape)}`);
+      throw new WasmformerError('invalid-file', `[${where}] shape: expected sizes of 0 and more, got ${brief(shape)}`);
     }
     // Multiplied without the zeros: [2^40, 2^40, 0] is as wrong as [2^40, 2^40].
     if (size === 0) zero = true;
     else count *= size;
     if (!Number.isSafeInteger(count)) {
-      throw new WasmformerError('invalid-file', `[${where}] shape: expected fewer than 2^53 elements, got ${JSON.stringify(shape)}`);
+      throw new WasmformerError('invalid-file', `[${where}] shape: expected fewer than 2^53 elements, got ${brief(shape)}`);
     }
   }
   return zero ? 0 : count;

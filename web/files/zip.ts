@@ -149,6 +149,7 @@ function parseDirectory(source: ByteSource, bytes: Uint8Array, count: number, di
     const next = at + 46 + nameLength + extraLength + commentLength;
     if (next > bytes.length) throw bad(source.name, 'directory: cut short');
     const name = decodeText(bytes.subarray(at + 46, at + 46 + nameLength), source.name);
+    if (name.length > 200) throw bad(source.name, `directory: expected names of at most 200 characters, got ${name.length}`);
     for (let extra = at + 46 + nameLength, stop = extra + extraLength; extra + 4 <= stop; ) {
       const body = extra + 4;
       const bodyEnd = body + view.getUint16(extra + 2, true);
