@@ -82,14 +82,15 @@ GenerationRun::GenerationRun(std::shared_ptr<Runtime> runtime, std::vector<std::
     bytes = checked_sum(bytes, checked_product(returns_ - 1, runtime_->cache_bytes(new_tokens), "generate"), "generate");
     longest = std::max({longest, length, prompts[p].size()});
   }
+  const size_t blocks = bytes / runtime_->pool.block_bytes();
+  // What lies free in the pool is there already.
+  const size_t in_use = checked_product(runtime_->pool.blocks_in_use(), runtime_->pool.block_bytes(), "generate");
+  bytes -= std::min(bytes, runtime_->pool.bytes() - std::min(runtime_->pool.bytes(), in_use));
   const size_t rows = std::max(slots, runtime_->model->encoder_decoder() ? longest : std::min(options.prefill_chunk, longest));
   const size_t workspace = runtime_->workspace_bytes(rows, longest, std::min(slots, runtime_->logit_rows()));
   bytes = checked_sum(bytes, workspace - std::min(workspace, runtime_->arena.bytes()), "generate");
-  // What lies free in the pool is there already.
-  const size_t free = runtime_->pool.bytes() - std::min(runtime_->pool.bytes(), checked_product(runtime_->pool.blocks_in_use(),
-                                                                                                runtime_->pool.block_bytes(), "generate"));
-  bytes = bytes - std::min(bytes, free);
   runtime_->expect_room(bytes, "generate", "request");
+  runtime_->pool.reserve(blocks);
   for (size_t p = 0; p < prompts.size(); ++p) decoder_.reserve(p * returns_, generation_.prompt(p).size() + new_tokens);
   if (runtime_->model->encoder_decoder() != nullptr) sources_ = std::move(prompts);
 }
