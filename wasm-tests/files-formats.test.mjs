@@ -33,16 +33,23 @@ async function contents(tensors, slabBytes) {
   return new Map(parameters.map(({ name }, i) => [name, Buffer.concat(got[i].map(({ bytes }) => bytes))]));
 }
 
+/** Milliseconds of the processor since `start`, a `process.cpuUsage()`: other processes do not count. */
+const spent = (start) => {
+  const { user, system } = process.cpuUsage(start);
+  return (user + system) / 1000;
+};
+
 /** Fails unless `work` rejects with a named error in under 100 ms. */
 async function refuses(work, code, pattern, what) {
-  const start = performance.now();
+  const start = process.cpuUsage();
   await assert.rejects(work, (error) => {
     assert.equal(error.code, code, `${what ?? ''}: ${error.code ?? error.stack}: ${error.message}`);
     assert.match(error.message, pattern, what);
     assert.ok(error.message.length < 600, 'a message for people');
     return true;
   });
-  assert.ok(performance.now() - start < 100, `${what}: ${performance.now() - start} ms`);
+  const time = spent(start);
+  assert.ok(time < 100, `${what}: ${time} ms`);
 }
 
 test('torch archives: the tensors that torch saved, views, shared storages and all', async () => {
@@ -536,7 +543,16 @@ test('names are found with and without their prefix; what is missing or misshape
   fails([], 'missing-tensor', /h\.0\.w, model\.norm\.weight, lm_head\.weight/);
   fails([tensor('h.0.w', [3, 2]), ...good.slice(1)], 'shape-mismatch', /h\.0\.w: expected shape \[2, 3\], got \[3, 2\]/);
   fails([tensor('h.0.w', [6]), ...good.slice(1)], 'shape-mismatch', /\[6\]/);
-  fails([tensor('h.0.w', [2, 3], 'F64'), ...good.slice(1)], 'unsupported', /h\.0\.w.*F64/);
+  fails([tensor('h.0.w', [2, 3], 'I64'), ...good.slice(1)], 'unsupported', /h\.0\.w.*I64/);
+});
+
+test('F64 is rounded to F32', async () => {
+  const values = Float64Array.of(1 / 3, -1e-50, 1e300, -0, 2 ** -149 * 1.5, 16_777_217);
+  const tensors = await readSafetensors(source(safetensors({ w: { dtype: 'F64', shape: [3, 2], data: new Uint8Array(values.buffer) } })));
+  assert.deepEqual(matchTensors([{ name: 'w', shape: [3, 2] }], tensors).dtypes, ['F32']);
+  for (const slabBytes of [1, 32, 1000]) {
+    assert.deepEqual(new Float32Array(Uint8Array.from((await contents(tensors, slabBytes)).get('w')).buffer), Float32Array.from(values));
+  }
 });
 
 test('configurations are flattened', () => {
@@ -609,7 +625,7 @@ test('any byte may be wrong: a named error or a checkpoint, at once', async () =
         const where = next(Math.min(span, bytes.length));
         bytes[where] = [0, 255, 128, 1, bytes[where] ^ (1 << next(8)), next(256)][next(6)];
       }
-      const start = performance.now();
+      const start = process.cpuUsage();
       try {
         await read(bytes);
       } catch (error) {
@@ -618,7 +634,7 @@ test('any byte may be wrong: a named error or a checkpoint, at once', async () =
         assert.ok(error.message.length < 600, error.message);
         ++refused;
       }
-      assert.ok(performance.now() - start < 100, `${name}, round ${round}`);
+      assert.ok(spent(start) < 100, `${name}, round ${round}`);
     }
     assert.ok(refused > 300, `${name}: ${refused} of 1500 refused`);
   }

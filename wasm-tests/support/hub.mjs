@@ -17,6 +17,7 @@ import { gzipSync } from 'node:zlib';
  *   redirect          to another path of this server (/cdn/...), which asks for no token
  *   noEtag, etag      no ETag, or this one
  *   slow              milliseconds between pieces of 64 KB
+ * `hub.missing`: what is answered for a file that is not there, 404 or 403, or 'html' for a page. `hub.noHead`: HEAD is 405.
  * `hub.api` false: no list of files. `hub.commits` false: no X-Repo-Commit. `hub.token`: what Authorization must be.
  * Pages of any origin may ask, but there is no answer to a preflight: a header that needs one fails.
  * `hub.log`: { method, path, range, status, sent } of every request.
@@ -70,7 +71,7 @@ async function answer(hub, request, response) {
     response.writeHead(status, headers);
     response.end(request.method === 'HEAD' ? undefined : body);
   };
-  if (request.method === 'OPTIONS') return end(405, {});
+  if (request.method === 'OPTIONS' || (request.method === 'HEAD' && hub.noHead)) return end(405, {});
   const api = /^\/api\/models\/(.+)\/revision\/([^/]+)$/.exec(path);
   if (api) {
     const repo = hub.repos[api[1]];
@@ -87,7 +88,10 @@ async function answer(hub, request, response) {
   const commit = hub.commits ? { 'x-repo-commit': repo.commit } : {};
   if (rule.status) return end(rule.status, commit, 'no');
   if (rule.html) return end(200, { 'content-type': 'text/html; charset=utf-8' }, '<!doctype html><title>Log in</title>');
-  if (found.bytes === undefined) return end(404, commit, 'Entry not found');
+  if (found.bytes === undefined) {
+    if (hub.missing === 'html') return end(200, { 'content-type': 'text/html' }, '<!doctype html><title>App</title>');
+    return end(hub.missing ?? 404, commit, 'Entry not found');
+  }
   const bytes = Buffer.from(found.bytes);
   const hash = createHash('sha256').update(bytes).digest('hex');
   if (rule.redirect && !cdn) {

@@ -79,7 +79,6 @@ async function openAddress(context: FileContext, address: string): Promise<Model
   const text = address.trim();
   const { local } = context.platform;
   if (/^https?:\/\//i.test(text)) {
-    if (!URL.canParse(text)) throw new WasmformerError('invalid-argument', `[load] source: expected a URL, got ${JSON.stringify(text)}`);
     return RemoteFolder.url(context, text);
   }
   if (/^file:/i.test(text)) {

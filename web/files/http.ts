@@ -97,7 +97,7 @@ export interface FetchRequest {
 
 /**
  * One request, one answer; no attempt is repeated here.
- * @returns null for 404
+ * @returns null for 404, and for a HEAD that the server does not know
  * @throws LostConnection where another attempt may help, WasmformerError where none will
  */
 export async function request(context: FileContext, ask: FetchRequest, signal: AbortSignal | undefined): Promise<Connection | null> {
@@ -152,7 +152,8 @@ export async function request(context: FileContext, ask: FetchRequest, signal: A
     throw error;
   };
   const { status } = response;
-  if (status === 404 || status === 410) {
+  // A server that knows no HEAD has not said that the file is there.
+  if (status === 404 || status === 410 || (ask.method === 'HEAD' && (status === 405 || status === 501))) {
     await setAside(response);
     close();
     return null;

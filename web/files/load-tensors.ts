@@ -18,12 +18,13 @@ export interface TensorMatch {
   entry: TensorEntry;
 }
 
-const kWeights = ['F32', 'F16', 'BF16'];
+const kWeights = ['F32', 'F16', 'BF16', 'F64'];
 
 /**
  * Finds each parameter's tensor, under its name with or without its prefix. Tensors nobody asked for (mask buffers, a
  * head that is tied) are listed as unused.
- * @param accepted the dtypes the engine can load
+ * @param accepted the dtypes a file may have
+ * @returns `dtypes`: what `loadTensors` gives for each parameter, the file's dtype, but F32 for F64
  * @throws WasmformerError `missing-tensor` naming the first few, `shape-mismatch`, `unsupported` for a dtype
  */
 export function matchTensors(
@@ -68,7 +69,7 @@ export function matchTensors(
     }
   }
   const unused = [...tensors.keys()].filter((name) => !used.has(name));
-  return { matches, dtypes: matches.map(({ entry }) => entry.dtype), unused };
+  return { matches, dtypes: matches.map(({ entry }) => (entry.dtype === 'F64' ? 'F32' : entry.dtype)), unused };
 }
 
 /** Whole rows of one parameter. */
@@ -77,7 +78,7 @@ export interface Slab {
   index: number;
   rowBegin: number;
   rowCount: number;
-  /** The rows in the file's dtype; overwritten by the next slab. */
+  /** The rows in the file's dtype, F64 rounded to F32; overwritten by the next slab. */
   bytes: Uint8Array;
 }
 
@@ -127,7 +128,8 @@ export async function* loadTensors(
           const rowCount = Math.min(perSlab, rows - rowBegin);
           const bytes = room(rowCount * rowBytes);
           await fill(entry.source, bytes, entry.begin + rowBegin * rowBytes, signal);
-          for (const { index } of sharing) yield { index, rowBegin, rowCount, bytes };
+          const rounded = narrowed(entry, bytes);
+          for (const { index } of sharing) yield { index, rowBegin, rowCount, bytes: rounded };
           context?.report(file.name, Math.min(file.size, position(entry) + (rowBegin + rowCount) * rowBytes), file.size, true);
         }
       }
@@ -170,8 +172,19 @@ async function* stridedSlabs(
         }
       }
     }
-    for (const { index } of sharing) yield { index, rowBegin, rowCount, bytes };
+    const rounded = narrowed(entry, bytes);
+    for (const { index } of sharing) yield { index, rowBegin, rowCount, bytes: rounded };
   }
+}
+
+/** F64 becomes F32, in place; other dtypes stay as they are. `bytes` begins its buffer. */
+function narrowed(entry: TensorEntry, bytes: Uint8Array): Uint8Array {
+  if (entry.dtype !== 'F64') return bytes;
+  const count = bytes.length / 8;
+  const wide = new Float64Array(bytes.buffer, 0, count);
+  const narrow = new Float32Array(bytes.buffer, 0, count);
+  for (let i = 0; i < count; ++i) narrow[i] = wide[i] as number;
+  return bytes.subarray(0, 4 * count);
 }
 
 /** The file on disk or on the server; an archive's entries lie in one. */

@@ -7,7 +7,7 @@ import { type ByteSource, BytesSource, type ModelFolder, safePath } from './sour
 
 const kCommit = /^[0-9a-f]{40}$/;
 /** Files read whole. Everything else is read by range, and streamed. */
-const kWhole = /\.(json|jinja|txt)$|^tokenizer\.bin$/;
+const kWhole = /\.(json|jinja|txt|model)$|^tokenizer\.bin$/;
 
 interface FileRecord extends CacheRecord {
   id: string;
@@ -77,7 +77,12 @@ export class RemoteFolder implements ModelFolder {
 
   /** Files under a URL. A URL that ends in a file name is that file, with its siblings. */
   static async url(context: FileContext, address: string): Promise<RemoteFolder> {
-    const url = new URL(address);
+    let url: URL;
+    try {
+      url = new URL(address);
+    } catch (cause) {
+      throw new WasmformerError('invalid-argument', `[load] source: expected a URL, got ${JSON.stringify(address)}`, { cause });
+    }
     const hub = /^\/((?:[\w.-]+\/)?[\w.-]+)\/(?:resolve|blob|raw|tree)\/([^/]+)(?:\/(.*))?$/.exec(url.pathname);
     if (hub !== null && url.origin === new URL(context.endpoint).origin && context.endpoint === url.origin) {
       return RemoteFolder.hub(context, `${hub[1]}${hub[3] ? `/${decodeURIComponent(hub[3])}` : ''}`, decodeURIComponent(hub[2] ?? 'main'));
@@ -279,7 +284,15 @@ export class RemoteFolder implements ModelFolder {
     path: string[] | null,
     signal: AbortSignal | undefined,
   ): Promise<ByteSource | null> {
-    const answer = await fetchWhole(this.#context, this.#ask(file), signal);
+    let answer: Awaited<ReturnType<typeof fetchWhole>>;
+    try {
+      answer = await fetchWhole(this.#context, this.#ask(file), signal);
+    } catch (reason) {
+      // Outside the Hub there are servers that answer for what they do not have with a page or with 403.
+      const refused = reason instanceof WasmformerError && (reason.code === 'unauthorized' || reason.code === 'invalid-file');
+      if (refused && this.#place.revision === null && isOptional(file)) return null;
+      throw reason;
+    }
     if (answer === null) return this.#absent(file, cache, path);
     const { bytes, info } = answer;
     const source = new BytesSource(file, bytes);
