@@ -26,7 +26,7 @@ Score::Score(std::shared_ptr<Runtime> runtime, std::vector<std::vector<int32_t>>
     : runtime_(std::move(runtime)), sequences_(std::move(sequences)) {
   const ModelInfo& info = runtime_->model->info();
   if (runtime_->model->encoder_decoder() != nullptr) fail(Code::kUnsupported, "score", "a model with an encoder");
-  size_t longest = 0, tokens = 0;
+  size_t longest = 0;
   for (size_t s = 0; s < sequences_.size(); ++s) {
     const auto& ids = sequences_[s];
     if (ids.empty()) fail(Code::kInvalidArgument, "score", "sequence ", s, ": expected at least one token, got none");
@@ -40,7 +40,6 @@ Score::Score(std::shared_ptr<Runtime> runtime, std::vector<std::vector<int32_t>>
            " tokens, the model's learned positions, got ", ids.size());
     }
     longest = std::max(longest, ids.size());
-    tokens += ids.size();
     results_.emplace_back(ids.size(), std::numeric_limits<float>::quiet_NaN());
   }
   const size_t workspace = runtime_->workspace_bytes(std::min(longest, kChunk), longest, runtime_->logit_rows());

@@ -1,0 +1,433 @@
+// What JavaScript sees of a session. Every call returns { value } or { error: { code, message } }; nothing is thrown across, floats
+// are copied out, and no view of the heap is kept. The only file that knows of Emscripten; the types are in web/engine/native.ts.
+#include <emscripten/bind.h>
+#include <emscripten/val.h>
+
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "session/session.hpp"
+
+namespace {
+
+using emscripten::val;
+
+val error_result(const char* code, const std::string& message) {
+  val error = val::object();
+  error.set("code", std::string(code));
+  error.set("message", message);
+  val result = val::object();
+  result.set("error", error);
+  return result;
+}
+
+// Runs `call` and wraps what it returns, or what it throws.
+template <class Call>
+val guarded(const Call& call) {
+  try {
+    val result = val::object();
+    result.set("value", val(call()));
+    return result;
+  } catch (const wf::Error& error) {
+    return error_result(wf::name_of(error.code()), error.message());
+  } catch (const std::bad_alloc&) {
+    return error_result("out-of-memory", "[memory] no more could be had");
+  } catch (const std::length_error&) {
+    return error_result("out-of-memory", "[memory] more was asked for than can be addressed");
+  } catch (const std::exception& error) {
+    return error_result("internal", error.what());
+  }
+}
+
+template <class T>
+val copied(const std::vector<T>& values) {
+  return val(emscripten::typed_memory_view(values.size(), values.data())).template call<val>("slice");
+}
+
+val list_of(const std::vector<size_t>& sizes) {
+  val list = val::array();
+  for (size_t i = 0; i < sizes.size(); ++i) list.set(i, sizes[i]);
+  return list;
+}
+
+val tensor_of(const wf::Array& array) {
+  val tensor = val::object();
+  tensor.set("data", copied(array.data));
+  tensor.set("shape", list_of(array.shape));
+  return tensor;
+}
+
+// An array of typed arrays; undefined or null is none.
+template <class T>
+std::vector<std::vector<T>> lists_from(const val& lists) {
+  std::vector<std::vector<T>> all;
+  if (lists.isUndefined() || lists.isNull()) return all;
+  const size_t count = lists["length"].as<size_t>();
+  for (size_t i = 0; i < count; ++i) all.push_back(emscripten::convertJSArrayToNumberVector<T>(lists[i]));
+  return all;
+}
+
+wf::Config config_from(const char* where, const val& flat) {
+  wf::Config config(where);
+  const val keys = val::global("Object").call<val>("keys", flat);
+  const size_t count = keys["length"].as<size_t>();
+  for (size_t i = 0; i < count; ++i) {
+    const std::string key = keys[i].as<std::string>();
+    const val value = flat[key];
+    if (value.isNull() || value.isUndefined()) continue;
+    if (value.isNumber()) {
+      config.set(key, value.as<double>());
+    } else if (value.isTrue() || value.isFalse()) {
+      config.set(key, value.isTrue());
+    } else if (value.isString()) {
+      config.set(key, value.as<std::string>());
+    } else if (!value.isArray()) {
+      wf::fail(wf::Code::kInvalidArgument, where, key, ": expected a number, a string, true, false, null or a list of those");
+    } else if (value["length"].as<size_t>() > 0 && value[0].isString()) {
+      config.set(key, emscripten::vecFromJSArray<std::string>(value));
+    } else {
+      config.set(key, emscripten::convertJSArrayToNumberVector<double>(value));
+    }
+  }
+  return config;
+}
+
+class GenerationHandle {
+ public:
+  explicit GenerationHandle(std::unique_ptr<wf::GenerationRun> run) : run_(std::move(run)) {}
+
+  val advance() {
+    return guarded([&] {
+      const wf::generate::Step& step = run_->advance();
+      val tokens = val::array(), finished = val::array();
+      for (const auto& emitted : step.tokens) {
+        val token = val::object();
+        token.set("sequence", emitted.sequence);
+        token.set("index", emitted.index);
+        token.set("token", emitted.token);
+        token.set("logprob", emitted.logprob);
+        if (emitted.top_count > 0) token.set("top", top_of(step, emitted));
+        tokens.call<void>("push", token);
+      }
+      for (const auto& [sequence, reason] : step.finished) {
+        val entry = val::object();
+        entry.set("sequence", sequence);
+        entry.set("reason", std::string(wf::generate::name_of(reason)));
+        finished.call<void>("push", entry);
+      }
+      val result = val::object();
+      result.set("done", step.done);
+      result.set("prefilled", step.prefilled);
+      result.set("tokens", tokens);
+      result.set("finished", finished);
+      return result;
+    });
+  }
+
+  // The reason is the caller's to remember.
+  val stop(size_t sequence, const std::string&) {
+    return guarded([&] {
+      run_->stop(sequence);
+      return val::undefined();
+    });
+  }
+
+ private:
+  static val top_of(const wf::generate::Step& step, const wf::generate::Emitted& emitted) {
+    std::vector<int32_t> ids;
+    std::vector<float> logprobs;
+    for (size_t i = 0; i < emitted.top_count; ++i) {
+      ids.push_back(step.top[emitted.top + i].token);
+      logprobs.push_back(step.top[emitted.top + i].logprob);
+    }
+    val top = val::object();
+    top.set("ids", copied(ids));
+    top.set("logprobs", copied(logprobs));
+    return top;
+  }
+
+  std::unique_ptr<wf::GenerationRun> run_;
+};
+
+const char* states_name(wf::Site site) {
+  switch (site) {
+    case wf::Site::kEncoderHidden:
+      return "encoderHiddenStates";
+    case wf::Site::kDecoderHidden:
+      return "decoderHiddenStates";
+    case wf::Site::kEncoderAttention:
+      return "encoderAttentions";
+    case wf::Site::kDecoderAttention:
+      return "decoderAttentions";
+    case wf::Site::kCrossAttention:
+      return "crossAttentions";
+    case wf::Site::kAttention:
+      return "attentions";
+    case wf::Site::kHidden:
+      break;
+  }
+  return "hiddenStates";
+}
+
+val advanced(bool done) {
+  val result = val::object();
+  result.set("done", done);
+  return result;
+}
+
+class ForwardHandle {
+ public:
+  explicit ForwardHandle(std::unique_ptr<wf::Forward> forward) : forward_(std::move(forward)) {}
+
+  val advance() {
+    return guarded([&] { return advanced(forward_->advance()); });
+  }
+  val result() {
+    return guarded([&] {
+      val all = val::array();
+      for (const wf::ForwardResult& result : forward_->results()) {
+        val entry = val::object();
+        if (!result.logits.shape.empty()) entry.set("logits", tensor_of(result.logits));
+        for (const auto* sites : {&result.states, &result.attentions}) {
+          for (const auto& [site, arrays] : *sites) {
+            val list = val::array();
+            for (const wf::Array& array : arrays) list.call<void>("push", tensor_of(array));
+            entry.set(states_name(site), list);
+          }
+        }
+        all.call<void>("push", entry);
+      }
+      return all;
+    });
+  }
+
+ private:
+  std::unique_ptr<wf::Forward> forward_;
+};
+
+class ScoreHandle {
+ public:
+  explicit ScoreHandle(std::unique_ptr<wf::Score> score) : score_(std::move(score)) {}
+
+  val advance() {
+    return guarded([&] { return advanced(score_->advance()); });
+  }
+  val result() {
+    return guarded([&] {
+      val all = val::array();
+      for (const auto& logprobs : score_->results()) all.call<void>("push", copied(logprobs));
+      return all;
+    });
+  }
+
+ private:
+  std::unique_ptr<wf::Score> score_;
+};
+
+class SessionHandle {
+ public:
+  SessionHandle(const wf::Config& config, const wf::Config& options) : session_(config, options) {}
+
+  val parameters() {
+    return guarded([&] {
+      val all = val::array();
+      for (const wf::Parameter& parameter : session_.parameters()) {
+        val entry = val::object();
+        entry.set("name", parameter.name);
+        std::vector<size_t> shape;
+        for (size_t i = 0; i < parameter.shape.rank(); ++i) shape.push_back(parameter.shape[i]);
+        entry.set("shape", list_of(shape));
+        entry.set("prefix", session_.prefix());
+        all.call<void>("push", entry);
+      }
+      return all;
+    });
+  }
+
+  val plan(const val& names) {
+    return guarded([&] {
+      std::vector<wf::DType> dtypes;
+      for (const std::string& name : emscripten::vecFromJSArray<std::string>(names)) dtypes.push_back(wf::dtype_named(name));
+      const wf::Plan plan = session_.plan(dtypes);
+      val result = val::object();
+      result.set("weights", plan.weights);
+      result.set("workspace", plan.workspace);
+      result.set("cachePerToken", plan.cache_per_token);
+      return result;
+    });
+  }
+
+  val allocate() {
+    return guarded([&] {
+      session_.allocate();
+      return val::undefined();
+    });
+  }
+
+  val stage(size_t bytes) {
+    return guarded([&] { return reinterpret_cast<size_t>(session_.stage(bytes)); });
+  }
+
+  val load_rows(size_t parameter, size_t begin, size_t count) {
+    return guarded([&] {
+      session_.load_rows(parameter, begin, count);
+      return val::undefined();
+    });
+  }
+
+  val finish_loading() {
+    return guarded([&] {
+      session_.finish_loading();
+      return val::undefined();
+    });
+  }
+
+  val info() {
+    return guarded([&] {
+      const wf::ModelInfo& info = session_.info();
+      val result = val::object();
+      result.set("architecture", info.architecture);
+      result.set("parameters", session_.parameter_count());
+      result.set("layers", info.layers);
+      result.set("heads", info.heads);
+      result.set("kvHeads", info.kv_heads);
+      result.set("headSize", info.head_size);
+      result.set("hiddenSize", info.hidden_size);
+      result.set("vocabSize", info.vocab_size);
+      result.set("maxPositions", info.positions_are_a_wall ? info.context : size_t{0});
+      result.set("context", info.context);
+      result.set("positions", info.positions);
+      result.set("encoderDecoder", session_.has_encoder());
+      result.set("simd", std::string("simd128"));
+      return result;
+    });
+  }
+
+  val memory() {
+    return guarded([&] {
+      const wf::Memory memory = session_.memory();
+      val result = val::object();
+      result.set("weights", memory.weights);
+      result.set("arena", memory.arena);
+      result.set("cache", memory.cache);
+      result.set("total", memory.weights + memory.arena + memory.cache);
+      return result;
+    });
+  }
+
+  val start_generation(const val& prompts, const val& options, uint32_t cache) {
+    return guarded([&] {
+      return std::make_shared<GenerationHandle>(
+          session_.start_generation(lists_from<int32_t>(prompts), config_from("generate", options), cache));
+    });
+  }
+
+  val start_forward(const val& input, const val& request) {
+    return guarded([&] {
+      wf::ForwardInput lists{lists_from<int32_t>(input["inputIds"]), lists_from<int32_t>(input["positionIds"]),
+                             lists_from<uint8_t>(input["attentionMask"]), lists_from<int32_t>(input["decoderInputIds"])};
+      return std::make_shared<ForwardHandle>(session_.start_forward(std::move(lists), config_from("forward", request)));
+    });
+  }
+
+  val start_score(const val& sequences) {
+    return guarded([&] { return std::make_shared<ScoreHandle>(session_.start_score(lists_from<int32_t>(sequences))); });
+  }
+
+  val create_cache() {
+    return guarded([&] { return session_.create_cache(); });
+  }
+  val clone_cache(uint32_t id) {
+    return guarded([&] { return session_.clone_cache(id); });
+  }
+  val truncate_cache(uint32_t id, size_t length) {
+    return guarded([&] { return session_.truncate_cache(id, length); });
+  }
+  val cache_length(uint32_t id) {
+    return guarded([&] { return session_.cache_length(id); });
+  }
+  val delete_cache(uint32_t id) {
+    return guarded([&] {
+      session_.delete_cache(id);
+      return val::undefined();
+    });
+  }
+
+  val gradients(const val& batch) {
+    return guarded([&] {
+      wf::LossBatch lists{lists_from<int32_t>(batch["inputIds"]), lists_from<int32_t>(batch["decoderInputIds"]),
+                          lists_from<int32_t>(batch["labels"])};
+      const double loss = session_.compute_gradients(lists);
+      val all = val::object();
+      for (const wf::Parameter& parameter : session_.parameters()) {
+        wf::Array gradient{{}, std::vector<float>(parameter.shape.size())};
+        for (size_t i = 0; i < parameter.shape.rank(); ++i) gradient.shape.push_back(parameter.shape[i]);
+        parameter.read(gradient.data.data(), true);
+        all.set(parameter.name, tensor_of(gradient));
+      }
+      val result = val::object();
+      result.set("loss", loss);
+      result.set("gradients", all);
+      return result;
+    });
+  }
+
+ private:
+  wf::Session session_;
+};
+
+val create_session(const val& config, const val& options) {
+  return guarded([&] { return std::make_shared<SessionHandle>(config_from("config.json", config), config_from("load", options)); });
+}
+
+val process_logits(const val& scores, size_t prompt_length, const val& ids, const val& options) {
+  return guarded([&] {
+    const auto values = emscripten::convertJSArrayToNumberVector<float>(scores);
+    const auto history = emscripten::convertJSArrayToNumberVector<int32_t>(ids);
+    const auto parsed = wf::generate::parse_options(config_from("generate", options), values.size());
+    return copied(wf::generate::process_logits(values, history, prompt_length, parsed));
+  });
+}
+
+EMSCRIPTEN_BINDINGS(wasmformer) {
+  emscripten::class_<GenerationHandle>("Generation")
+      .smart_ptr<std::shared_ptr<GenerationHandle>>("GenerationPointer")
+      .function("advance", &GenerationHandle::advance)
+      .function("stop", &GenerationHandle::stop);
+  emscripten::class_<ForwardHandle>("Forward")
+      .smart_ptr<std::shared_ptr<ForwardHandle>>("ForwardPointer")
+      .function("advance", &ForwardHandle::advance)
+      .function("result", &ForwardHandle::result);
+  emscripten::class_<ScoreHandle>("Score")
+      .smart_ptr<std::shared_ptr<ScoreHandle>>("ScorePointer")
+      .function("advance", &ScoreHandle::advance)
+      .function("result", &ScoreHandle::result);
+  emscripten::class_<SessionHandle>("Session")
+      .smart_ptr<std::shared_ptr<SessionHandle>>("SessionPointer")
+      .function("parameters", &SessionHandle::parameters)
+      .function("plan", &SessionHandle::plan)
+      .function("allocate", &SessionHandle::allocate)
+      .function("stage", &SessionHandle::stage)
+      .function("loadRows", &SessionHandle::load_rows)
+      .function("finishLoading", &SessionHandle::finish_loading)
+      .function("info", &SessionHandle::info)
+      .function("memory", &SessionHandle::memory)
+      .function("startGeneration", &SessionHandle::start_generation)
+      .function("startForward", &SessionHandle::start_forward)
+      .function("startScore", &SessionHandle::start_score)
+      .function("createCache", &SessionHandle::create_cache)
+      .function("cloneCache", &SessionHandle::clone_cache)
+      .function("truncateCache", &SessionHandle::truncate_cache)
+      .function("cacheLength", &SessionHandle::cache_length)
+      .function("deleteCache", &SessionHandle::delete_cache)
+      .function("gradients", &SessionHandle::gradients);
+  emscripten::function("createSession", &create_session);
+  emscripten::function("processLogits", &process_logits);
+}
+
+}  // namespace
