@@ -131,6 +131,7 @@ void KvCache::reserve(size_t length) {
     const size_t blocks = seen / kernels::kBlock + 1;
     layer.blocks.reserve(blocks);
     missing += blocks - std::min(blocks, layer.blocks.size());
+    missing += !layer.blocks.empty() && pool_->is_shared(layer.blocks.back());  // it is copied when written to
   }
   pool_->reserve(missing);
 }

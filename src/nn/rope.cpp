@@ -55,6 +55,9 @@ void stretch_yarn(std::vector<float>& frequencies, double theta, size_t rotary, 
   }
 }
 
+// A factor that neither overflows nor vanishes.
+bool sensible(double factor) { return factor >= 1e-6 && factor <= 1e6; }
+
 double yarn_magnitude(double factor, double scale) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
 
 }  // namespace
@@ -76,7 +79,7 @@ Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double 
   const std::string type = config.string(at + "rope_type", config.string(at + "type", "default"));
   const auto positive = [&](const std::string& key) {
     const double value = config.number(at + key);
-    if (!(value > 0) || !(value < 1e30)) config.reject(at + key, "a number above 0, below 1e30");
+    if (!sensible(value)) config.reject(at + key, "a number from 1e-6 to 1e6");
     return value;
   };
   const auto positive_or = [&](const std::string& key, double fallback) {
@@ -114,12 +117,14 @@ Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double 
       attention_factor_ = factor_ <= 1 ? 1 : std::sqrt(1 + std::log(factor_) / std::log(original));
       for (const char* key : {"short_factor", "long_factor"}) {
         const std::vector<double> scales = config.numbers(at + key);
-        const bool sound = std::all_of(scales.begin(), scales.end(), [](double s) { return s > 0 && s < 1e30; });
-        if (scales.size() != rotary_ / 2 || !sound) config.reject(at + key, join(rotary_ / 2, " numbers above 0, below 1e30"));
+        const bool sound = std::all_of(scales.begin(), scales.end(), sensible);
+        if (scales.size() != rotary_ / 2 || !sound) config.reject(at + key, join(rotary_ / 2, " numbers from 1e-6 to 1e6"));
         (key[0] == 's' ? fixed_ : long_) = inverse_powers(theta_, rotary_, scales);
       }
     }
     if (config.has(at + "attention_factor")) attention_factor_ = positive("attention_factor");
+    if (!(attention_factor_ < 1000))
+      config.reject(at + "attention_factor", join("a number below 1000 (it comes to ", attention_factor_, ")"));
   } else {
     fail(Code::kUnsupported, "config.json", at, "rope_type: expected default, linear, dynamic, llama3, yarn or longrope, got '", type, "'");
   }
