@@ -178,9 +178,9 @@ test('a decoder takes the same time for each token however many came', async () 
   const ids = tokenizer.encode('The quick brown fox jumps over the lazy dog. ', { addSpecialTokens: false });
   const time = (count) => {
     const decoder = tokenizer.createDecoder();
-    const start = performance.now();
+    const start = process.cpuUsage().user / 1000;
     for (let i = 0; i < count; ++i) decoder.push(ids[i % ids.length]);
-    return performance.now() - start;
+    return process.cpuUsage().user / 1000 - start;
   };
   time(20_000);
   const ratio = Math.max(time(160_000), 1) / Math.max(time(20_000), 1);
@@ -226,9 +226,9 @@ test('llama2.c: ids as the SentencePiece library gives them', () => {
     assert.equal(tokenizer.decode(ids), decoded, JSON.stringify(text));
     assert.deepEqual(tokenizer.encode(text), [1, ...ids]);
   }
-  const start = performance.now();
+  const start = process.cpuUsage().user / 1000;
   tokenizer.encode('The quick brown fox. '.repeat(2000));
-  assert.ok(performance.now() - start < 2000);
+  assert.ok(process.cpuUsage().user / 1000 - start < 2000);
   const other = api.readLlama2cTokenizer(new Uint8Array(readFileSync(join(fixtures, 'llama2c/tokenizer.bin'))), 'tokenizer.bin');
   for (const { text, ids } of read('..', 'llama2c', 'expected.json').cases) assert.deepEqual(other.encode(text), ids, JSON.stringify(text));
   for (const cut of [0, 3, 9, 100, 4000]) {
@@ -320,12 +320,12 @@ test('malformed tokenizers', async () => {
     'added tokens without ids': { ...good, added_tokens: [{ content: 'x' }] },
   };
   for (const [what, text] of Object.entries(broken)) {
-    const start = performance.now();
+    const start = process.cpuUsage().user / 1000;
     await assert.rejects(
       tokenizerOf('gpt2', { 'tokenizer.json': text }),
       (error) => ['invalid-file', 'unsupported'].includes(error.code),
       what,
     );
-    assert.ok(performance.now() - start < 300);
+    assert.ok(process.cpuUsage().user / 1000 - start < 300);
   }
 });

@@ -3,7 +3,7 @@ import type { FilePlatform } from '../platform/files.ts';
 import { mergeGenerationConfig } from './config.ts';
 import { FileContext, type FileOptions } from './context.ts';
 import { openFolder, type Source } from './folder.ts';
-import { decodeText, isObject, type JsonObject, own, parseObject, shortened } from './json.ts';
+import { decodeText, type JsonObject, own, parseObject, shortened } from './json.ts';
 import { readLlama2c } from './llama2c.ts';
 import { readPytorch } from './pytorch.ts';
 import { parseIndex, readSafetensors } from './safetensors.ts';
@@ -224,10 +224,4 @@ async function readLlamaFile(folder: ModelFolder, file: string, signal: AbortSig
   const source = await folder.open(file, signal);
   const { config, generation, tensors } = await guarded(folder, file, () => readLlama2c(source, signal));
   return { format: 'llama2.c', config, generation, tensors };
-}
-
-/** The text templates and token settings a folder's tokenizer is made of. */
-export async function readTokenizerConfig(folder: ModelFolder, signal?: AbortSignal): Promise<JsonObject> {
-  const config = (await readObject(folder, 'tokenizer_config.json', signal)) ?? Object.create(null);
-  return isObject(config) ? config : Object.create(null);
 }

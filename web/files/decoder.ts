@@ -1,5 +1,5 @@
 import { WasmformerError } from '../errors.ts';
-import { isObject, type JsonObject, kindOf, own } from './json.ts';
+import { isObject, kindOf, own } from './json.ts';
 
 /** Turns ids into text as they come. */
 export interface StreamDecoder {
@@ -462,5 +462,3 @@ export class TokenStream {
     return text;
   }
 }
-
-export type { JsonObject };

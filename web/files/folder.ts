@@ -2,7 +2,7 @@ import { WasmformerError } from '../errors.ts';
 import type { LocalFiles } from '../platform/files.ts';
 import type { FileContext } from './context.ts';
 import { kindOf } from './json.ts';
-import { isFileName, RemoteFolder } from './remote-folder.ts';
+import { RemoteFolder } from './remote-folder.ts';
 import { BlobSource, type ByteSource, BytesSource, type ModelFolder, safePath } from './source.ts';
 
 /**
@@ -170,5 +170,3 @@ function bytesFolder(context: FileContext, bytes: Uint8Array): ModelFolder {
         : 'model.bin';
   return recordFolder(context, { [name]: bytes });
 }
-
-export { isFileName };

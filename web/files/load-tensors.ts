@@ -9,6 +9,8 @@ export interface Parameter {
   shape: readonly number[];
   /** What a file may put before the name, or leave out of it: `model.`, `transformer.` ... */
   prefix?: string;
+  /** Another name that some files have it under. */
+  alias?: string;
 }
 
 export interface TensorMatch {
@@ -36,8 +38,9 @@ export function matchTensors(
   const missing: string[] = [];
   const matches: TensorMatch[] = [];
   parameters.forEach((parameter, index) => {
-    const { name, prefix = '' } = parameter;
+    const { name, prefix = '', alias } = parameter;
     const names = [name, prefix + name, ...(prefix !== '' && name.startsWith(prefix) ? [name.slice(prefix.length)] : [])];
+    if (alias !== undefined) names.push(alias);
     const entry = names.map((candidate) => tensors.get(candidate)).find((found) => found !== undefined);
     if (entry === undefined) {
       missing.push(name);
