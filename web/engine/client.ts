@@ -55,7 +55,7 @@ export class Client {
         settle: () => signal?.removeEventListener('abort', cancel),
       });
       try {
-        this.#port.post({ id, method, args });
+        this.#port.post({ id, method, args, ...(signal?.aborted ? { cancelled: true } : {}) });
       } catch (reason) {
         this.#pending.delete(id);
         throw new WasmformerError('invalid-argument', `[engine] arguments cannot be sent to the worker: ${reason}`, {
@@ -63,8 +63,7 @@ export class Client {
         });
       }
       this.#port.setBusy(true);
-      signal?.addEventListener('abort', cancel, { once: true });
-      if (signal?.aborted) cancel();
+      if (!signal?.aborted) signal?.addEventListener('abort', cancel, { once: true });
     });
   }
 

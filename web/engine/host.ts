@@ -14,8 +14,9 @@ export type Methods = Record<string, (...args: any[]) => unknown>;
 export function serve(methods: Methods, port: Port<Response, Request>): () => void {
   const running = new Map<number, AbortController>();
 
-  const answer = async (id: number, method: string, args: unknown[]) => {
+  const answer = async (id: number, method: string, args: unknown[], cancelled = false) => {
     const controller = new AbortController();
+    if (cancelled) controller.abort();
     running.set(id, controller);
     const call: Call = { signal: controller.signal, emit: (event) => port.post({ id, event }) };
     try {
@@ -30,7 +31,7 @@ export function serve(methods: Methods, port: Port<Response, Request>): () => vo
 
   port.listen((request) => {
     if ('cancel' in request) running.get(request.id)?.abort();
-    else answer(request.id, request.method, request.args);
+    else answer(request.id, request.method, request.args, request.cancelled);
   });
   return () => {
     for (const controller of running.values()) controller.abort();

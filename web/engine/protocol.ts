@@ -1,7 +1,7 @@
 import type { PlainError } from '../errors.ts';
 
-/** To the engine: do something, or stop doing it. */
-export type Request = { id: number; method: string; args: unknown[] } | { id: number; cancel: true };
+/** To the engine: do something (`cancelled`: having stopped before it began), or stop doing it. */
+export type Request = { id: number; method: string; args: unknown[]; cancelled?: boolean } | { id: number; cancel: true };
 
 /** From the engine: an answer, something on the way to it, or that it cannot go on. */
 export type Response =
