@@ -115,6 +115,11 @@ def gemma(**changes) -> dict:
     } | changes
 
 
+def embed_out(name: str) -> str:
+    """The published name of GPT-NeoX's head; transformers 5 calls it lm_head in memory."""
+    return "embed_out.weight" if name == "lm_head.weight" else name
+
+
 def without(prefix: str) -> Callable[[str], str]:
     return lambda name: name.removeprefix(prefix)
 
@@ -195,9 +200,10 @@ SPECS = [
     Spec("qwen3", qwen3(), "query and key norms, head_dim 16", dtype="BF16"),
     Spec("gemma", gemma(), "scaled embedding, 1 + w norms, tanh GeGLU, multi-query, head_dim 16", dtype="BF16"),
     Spec("gemma-legacy", gemma(num_key_value_heads=4, hidden_activation=...) | {}, "hidden_act 'gelu' alone, which means the tanh form", dtype="F16"),
-    Spec("gpt_neox", gpt_neox(), "parallel residual, a quarter of each head rotated; mask buffers", dtype="F16", extras=neox_strays,
+    Spec("gpt_neox", gpt_neox(), "parallel residual, a quarter of each head rotated; mask buffers", dtype="F16", rename=embed_out, extras=neox_strays,
          unexpected=("attention.bias", "masked_bias", "inv_freq")),
-    Spec("gpt_neox-sequential", gpt_neox(use_parallel_residual=False, rotary_pct=1.0), "sequential residual, whole heads rotated", layout="bin", dtype="F16"),
+    Spec("gpt_neox-sequential", gpt_neox(use_parallel_residual=False, rotary_pct=1.0), "sequential residual, whole heads rotated", layout="bin", dtype="F16",
+         rename=embed_out),
     Spec("opt", opt(), "pre-norm, learned positions with an offset of 2"),
     Spec("opt-post-norm", opt(do_layer_norm_before=False, word_embed_proj_dim=20), "post-norm with embedding projections, as opt-350m; names without `model.`",
          layout="bin", dtype="F16", rename=without("model.")),
