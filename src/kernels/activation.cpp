@@ -101,7 +101,7 @@ void activate(Activation a, const float* x, float* y, size_t n) {
 }
 
 void activate_backward(Activation a, const float* x, const float* dy, float* dx, size_t n) {
-  with(a, [=](auto f) { each(n, [=](auto at) { at.put(dx, mul_add(at.get(dy), f.slope(at.get(x)), at.get(dx))); }); });
+  with(a, [=](auto f) { each_compact(n, [=](auto at) { at.put(dx, mul_add(at.get(dy), f.slope(at.get(x)), at.get(dx))); }); });
 }
 
 void gated(Activation a, const float* gate, const float* up, float* y, size_t n) {
@@ -110,7 +110,7 @@ void gated(Activation a, const float* gate, const float* up, float* y, size_t n)
 
 void gated_backward(Activation a, const float* gate, const float* up, const float* dy, float* dgate, float* dup, size_t n) {
   with(a, [=](auto f) {
-    each(n, [=](auto at) {
+    each_compact(n, [=](auto at) {
       const F32 g = at.get(gate), d = at.get(dy);
       at.put(dgate, mul_add(d * at.get(up), f.slope(g), at.get(dgate)));
       at.put(dup, mul_add(d, f.value(g), at.get(dup)));

@@ -12,16 +12,22 @@ namespace {
 constexpr size_t kGroup = 16 * kPanel;  // columns of B packed together
 constexpr size_t kRows = 64;            // rows of A packed together
 
+// y (cols, rows) = x (rows, cols) transposed, with strides in floats. Blocks keep both sides in the cache.
+void transpose(const float* x, size_t x_stride, size_t rows, size_t cols, float* y, size_t y_stride) {
+  constexpr size_t kBlock = 16;
+  for (size_t c = 0; c < cols; c += kBlock) {
+    const size_t end = std::min(cols, c + kBlock);
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t i = c; i < end; ++i) y[i * y_stride + r] = x[r * x_stride + i];
+    }
+  }
+}
+
 // out (run, kPanel) = rows k.. and columns n..n+width of op(B), zeros beyond.
 void pack_panel(bool trans, const float* B, size_t ldb, size_t k, size_t run, size_t n, size_t width, float* out) {
   if (width < kPanel) std::memset(out, 0, run * kPanel * sizeof(float));
-  if (!trans) {
-    for (size_t i = 0; i < run; ++i) std::memcpy(out + i * kPanel, B + (k + i) * ldb + n, width * sizeof(float));
-    return;
-  }
-  for (size_t i = 0; i < run; ++i) {
-    for (size_t j = 0; j < width; ++j) out[i * kPanel + j] = B[(n + j) * ldb + k + i];
-  }
+  if (trans) return transpose(B + n * ldb + k, ldb, width, run, out, kPanel);
+  for (size_t i = 0; i < run; ++i) std::memcpy(out + i * kPanel, B + (k + i) * ldb + n, width * sizeof(float));
 }
 
 }  // namespace
@@ -49,9 +55,7 @@ void gemm(bool trans_a, bool trans_b, size_t M, size_t N, size_t K, const float*
         const size_t rows = std::min(kRows, M - m0);
         const float* a = A + m0 * lda + k0;
         if (trans_a) {
-          for (size_t m = 0; m < rows; ++m) {
-            for (size_t k = 0; k < run; ++k) packed_a[m * run + k] = A[(k0 + k) * lda + m0 + m];
-          }
+          transpose(A + k0 * lda + m0, lda, run, rows, packed_a, run);
           a = packed_a;
         }
         for (size_t p = 0; p < panels; ++p) {

@@ -34,6 +34,24 @@ inline void each(size_t n, Body body) {
   if (i < n) body(Part{i, n - i});
 }
 
+// The same with the body compiled once, for long bodies: a test at every access instead of a second copy.
+struct Either {
+  size_t i, n;
+  F32 get(const float* p) const { return n >= simd::kLanes ? simd::load(p + i) : simd::load_part(p + i, n); }
+  void put(float* p, F32 a) const {
+    if (n >= simd::kLanes) {
+      simd::store(p + i, a);
+    } else {
+      simd::store_part(p + i, a, n);
+    }
+  }
+};
+
+template <class Body>
+inline void each_compact(size_t n, Body body) {
+  for (size_t i = 0; i < n; i += simd::kLanes) body(Either{i, n - i});
+}
+
 // Sum of the vectors `term` gives. Runs of 128 floats are summed first, so that the error grows with n / 128, not n.
 template <class Term>
 inline float total(size_t n, Term term) {

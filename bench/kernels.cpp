@@ -1,0 +1,157 @@
+// Speeds of the kernels beside what the machine can do at all: arithmetic from registers, and reading memory once.
+// Every figure is the best of several interleaved rounds, since a shared machine is only ever slower than itself.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/buffer.hpp"
+#include "kernels/activation.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/norm.hpp"
+#include "kernels/panels.hpp"
+#include "kernels/rope.hpp"
+#include "kernels/simd.hpp"
+#include "kernels/softmax.hpp"
+
+using namespace wf;
+using namespace wf::kernels;
+
+namespace {
+
+struct Entry {
+  std::string name, unit;
+  double work;  // in units of 1e9 a second
+  std::function<void()> run;
+  double best = 1e30;
+};
+
+std::vector<Buffer> memory;
+volatile float sink;
+
+float* floats(size_t n, float spread = 0.1f) {
+  memory.emplace_back(n * sizeof(float), "bench");
+  float* p = memory.back().floats();
+  uint32_t state = 12345;
+  for (size_t i = 0; i < n; ++i) {
+    state = state * 1664525u + 1013904223u;
+    p[i] = (static_cast<float>(state >> 8) / 8388608.0f - 1.0f) * spread;
+  }
+  return p;
+}
+
+void arithmetic(size_t rounds, float* out) {
+  simd::F32 s[12], a = simd::splat(out[0]), b = simd::splat(out[1]);
+  for (auto& v : s) v = a;
+  for (size_t i = 0; i < rounds; ++i) {
+    for (auto& v : s) v = simd::mul_add(v, a, b);
+  }
+  for (size_t i = 0; i < 12; ++i) simd::store(out + 4 * i, s[i]);
+}
+
+void read_all(const float* p, size_t n, float* out) {
+  simd::F32 s[4] = {simd::zero(), simd::zero(), simd::zero(), simd::zero()};
+  for (size_t i = 0; i + 16 <= n; i += 16) {
+    for (size_t j = 0; j < 4; ++j) s[j] = s[j] + simd::load(p + i + 4 * j);
+  }
+  for (size_t j = 0; j < 4; ++j) simd::store(out + 4 * j, s[j]);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
+  const std::string only = argc > 2 ? argv[2] : "";
+  std::vector<Entry> entries;
+  const auto measure = [&](std::string name, std::string unit, double work, std::function<void()> run) {
+    if (name.find(only) != std::string::npos) entries.push_back({std::move(name), std::move(unit), work, std::move(run)});
+  };
+
+  float* out = floats(1 << 20);
+  const size_t loops = 1000000;
+  measure("peak: multiply and add in registers", "GFLOP/s", loops * 96 / 1e9, [=] { arithmetic(loops, out); });
+  const size_t big = size_t{16} << 20;
+  const float* stream = floats(big);
+  measure("peak: reading memory", "GB/s", big * 4 / 1e9, [=] { read_all(stream, big, out); });
+
+  const size_t D = 576, F = 1536;
+  for (const DType store : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const auto& [d, f] : {std::pair{D, F}, std::pair{F, D}, std::pair{size_t{2048}, size_t{2048}}}) {
+      const size_t copies = (size_t{48} << 20) / (d * f * 4);  // of the weights, so that one row reads them from memory
+      const size_t bytes = panel_bytes(store, f, d);
+      memory.emplace_back(bytes * copies, "bench");
+      char* panels = static_cast<char*>(memory.back().data());
+      const float* w = floats(d * f);
+      for (size_t i = 0; i < copies; ++i) pack_rows(store, panels + i * bytes, f, d, 0, f, w, DType::kF32);
+      for (const size_t M : {1, 2, 4, 16, 128}) {
+        const float* x = floats(M * d, 1);
+        float* y = floats(M * f);
+        float* scratch = floats(matmul_scratch(store, M, d, f) + 1);
+        const size_t used = M == 1 ? copies : std::max<size_t>(1, std::min(copies, 256 / M / (d * f / 1000000 + 1)));
+        const std::string shape = std::to_string(M) + " x " + std::to_string(d) + " x " + std::to_string(f) + " " + name_of(store);
+        const auto run = [=] {
+          for (size_t i = 0; i < used; ++i) matmul(x, d, store, panels + i * bytes, nullptr, y, f, M, d, f, scratch);
+        };
+        if (M == 1)
+          measure("matmul " + shape, "GB/s", static_cast<double>(bytes * used) / 1e9, run);
+        else
+          measure("matmul " + shape, "GFLOP/s", 2.0 * static_cast<double>(M * d * f * used) / 1e9, run);
+      }
+    }
+  }
+  for (int form = 0; form < 4; ++form) {
+    const size_t n = 512;
+    const float *a = floats(n * n), *b = floats(n * n);
+    float *c = floats(n * n), *scratch = floats(gemm_scratch(n, n, n));
+    measure(std::string("gemm 512 ") + (form & 1 ? "A^T " : "A ") + (form & 2 ? "B^T" : "B"), "GFLOP/s", 2.0 * n * n * n / 1e9,
+            [=] { gemm(form & 1, form & 2, n, n, n, a, n, b, n, false, c, n, scratch); });
+  }
+
+  for (const auto& [T, S] : {std::pair{size_t{1}, size_t{1000}}, std::pair{size_t{64}, size_t{512}}}) {
+    const AttentionShape shape{9, 3, 64, 64};
+    const size_t count = (S + kBlock - 1) / kBlock;
+    const float* cache = floats(count * block_floats(shape));
+    memory.emplace_back(count * sizeof(float*), "bench");
+    const float** blocks = static_cast<const float**>(memory.back().data());
+    for (size_t i = 0; i < count; ++i) blocks[i] = cache + i * block_floats(shape);
+    const float* q = floats(T * 9 * 64, 1);
+    float *y = floats(T * 9 * 64), *scratch = floats(attention_scratch(shape, T, S) + 1);
+    AttentionMask mask;
+    mask.causal = true;
+    mask.scale = 0.125f;
+    measure("attention of " + std::to_string(T) + " to " + std::to_string(S) + ", 9 heads on 3, 64 each", "GFLOP/s",
+            4.0 * 9 * 64 * static_cast<double>(T * (S - T / 2)) * (T == 1 ? 20 : 1) / 1e9, [=] {
+              for (size_t i = 0; i < (T == 1 ? 20 : 1); ++i) attention(shape, mask, q, 9 * 64, T, S - T, blocks, 0, S, y, 9 * 64, scratch);
+            });
+  }
+
+  const size_t rows = 64, cols = 1536, n = rows * cols;
+  const float *x = floats(n, 3), *w = floats(cols, 1);
+  float* y = floats(n);
+  const double size = static_cast<double>(n) / 1e9;
+  measure("softmax 1536", "G/s", size, [=] { softmax(x, y, rows, cols); });
+  measure("layer_norm 1536", "G/s", size, [=] { layer_norm(x, w, w, y, rows, cols, 1e-5f); });
+  measure("rms_norm 1536", "G/s", size, [=] { rms_norm(x, w, 0, y, rows, cols, 1e-5f); });
+  measure("gelu", "G/s", size, [=] { activate(Activation::kGelu, x, y, n); });
+  measure("gelu, tanh", "G/s", size, [=] { activate(Activation::kGeluTanh, x, y, n); });
+  measure("silu, gated", "G/s", size, [=] { gated(Activation::kSilu, x, x, y, n); });
+  const float *cos = floats(rows * 32, 1), *sin = floats(rows * 32, 1);
+  measure("rope, halves", "G/s", size, [=] { rope(y, cols, rows, cols / 64, 64, 64, cos, sin, false); });
+  measure("rope, pairs", "G/s", size, [=] { rope(y, cols, rows, cols / 64, 64, 64, cos, sin, true); });
+
+  using Clock = std::chrono::steady_clock;
+  for (int round = 0; round < rounds; ++round) {
+    for (Entry& entry : entries) {
+      const auto begin = Clock::now();
+      entry.run();
+      entry.best = std::min(entry.best, std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+  }
+  for (const Entry& entry : entries) std::printf("%-55s %8.2f %s\n", entry.name.c_str(), entry.work / entry.best, entry.unit.c_str());
+  sink = out[0];
+}
