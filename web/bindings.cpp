@@ -243,6 +243,7 @@ class SessionHandle {
         for (size_t i = 0; i < parameter.shape.rank(); ++i) shape.push_back(parameter.shape[i]);
         entry.set("shape", list_of(shape));
         entry.set("prefix", session_.prefix());
+        if (!parameter.alias.empty()) entry.set("alias", parameter.alias);
         all.call<void>("push", entry);
       }
       return all;

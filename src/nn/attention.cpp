@@ -7,26 +7,27 @@
 
 namespace wf {
 
-kernels::AttentionMask AttentionCore::mask() const {
+kernels::AttentionMask AttentionCore::mask(const float* key_bias) const {
   kernels::AttentionMask mask{};
   mask.causal = causal;
   mask.window = window;
   mask.slopes = slopes.empty() ? nullptr : slopes.data();
   mask.scale = scale;
+  mask.bias = key_bias;
   return mask;
 }
 
 void AttentionCore::streamed(Context& ctx, size_t sequence, const Tensor& q, size_t query_begin, const Keys& keys,
                              const Tensor& out) const {
   Scratch scratch(ctx, kernels::attention_scratch(shape, q.rows, keys.count));
-  kernels::attention(shape, mask(), q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, out.data, out.stride,
-                     scratch);
+  kernels::attention(shape, mask(keys.bias), q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, out.data,
+                     out.stride, scratch);
   if (ctx.observer == nullptr || !ctx.observer->wants(site, layer)) return;
   Scratch weights(ctx, checked_product(q.rows, keys.count, "attention weights"));
   for (size_t h = 0; h < shape.H; ++h) {
     if (!ctx.observer->wants_head(site, layer, h)) continue;
-    kernels::attention_weights(shape, mask(), q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, h, h + 1,
-                               weights, nullptr, scratch);
+    kernels::attention_weights(shape, mask(keys.bias), q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, h,
+                               h + 1, weights, nullptr, scratch);
     ctx.observer->observe_attention(site, {layer, h, sequence, query_begin, q.rows, keys.count, weights});
   }
 }
@@ -47,7 +48,8 @@ Tensor AttentionCore::over_caches(Context& ctx, const Tensor& q, const Batch& ba
   for (size_t s = 0; s < batch.sequences(); ++s) {
     const KvCache& cache = *caches[s];
     const size_t begin = batch.begin(s), T = batch.length(s);
-    const Keys keys{cache.blocks(layer), cache.first_block(layer), cache.length() + (own ? T : 0)};
+    const float* bias = own && !batch.key_bias.empty() ? batch.key_bias[s] : nullptr;
+    const Keys keys{cache.blocks(layer), cache.first_block(layer), cache.length() + (own ? T : 0), bias};
     if (T != 0) streamed(ctx, s, q.slice(begin, T), own ? cache.length() : 0, keys, out.slice(begin, T));
   }
   return out;

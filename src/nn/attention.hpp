@@ -38,9 +38,10 @@ struct AttentionCore {
     const float* const* blocks;
     size_t first_block;
     size_t count;
+    const float* bias = nullptr;  // (count), added to every query's scores, or null
   };
 
-  kernels::AttentionMask mask() const;
+  kernels::AttentionMask mask(const float* key_bias = nullptr) const;
   void exact(Context& ctx, size_t sequence, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out) const;
   void streamed(Context& ctx, size_t sequence, const Tensor& q, size_t query_begin, const Keys& keys, const Tensor& out) const;
 };

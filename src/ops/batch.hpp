@@ -14,6 +14,8 @@ struct Batch {
   // Positions the whole call will reach in each sequence (this chunk or a later one): the length by which length-dependent
   // RoPE scalings choose their frequencies, as Python does with a whole prompt. Empty: the batch holds whole sequences.
   std::span<const size_t> extents;
+  // One a sequence, or empty: what is added to the scores of its keys, a number a position from 0 on; -inf hides a position.
+  std::span<const float* const> key_bias = {};
 
   size_t sequences() const { return offsets.size() - 1; }
   size_t begin(size_t sequence) const { return offsets[sequence]; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -45,6 +46,12 @@ std::vector<size_t> visible(const std::vector<std::vector<uint8_t>>& masks, size
     if (masks.empty() || masks[sequence][i] != 0) places.push_back(i);
   }
   return places;
+}
+
+// Whether padding between tokens must stay: a sliding window counts it.
+bool keeps_holes(const Model& model, const std::vector<size_t>& places) {
+  const bool has_holes = !places.empty() && places.back() - places.front() + 1 != places.size();
+  return has_holes && std::any_of(model.windows().begin(), model.windows().end(), [](size_t window) { return window != 0; });
 }
 
 Array zeros(std::vector<size_t> shape) {
@@ -183,13 +190,6 @@ void Forward::check(size_t s) {
            ", which is all the model has, got ", position);
     }
   }
-  const bool has_holes = !places.empty() && places.back() - places.front() + 1 != places.size();
-  for (const size_t window : runtime_->model->windows()) {
-    if (has_holes && window != 0 && window < ids.size()) {
-      fail(Code::kUnsupported, "forward", "attentionMask of sequence ", s, ": padding between tokens, in a model that looks back ", window,
-           " positions");
-    }
-  }
 }
 
 void Forward::expect_room() const {
@@ -235,6 +235,14 @@ void Forward::begin() {
   const size_t s = sequence_;
   const auto& ids = input_.ids[s];
   places_ = visible(input_.masks, s, ids.size());
+  key_bias_.clear();
+  if (keeps_holes(*runtime.model, places_)) {
+    const size_t first = places_.front(), count = places_.back() - first + 1;
+    key_bias_.assign(count, -std::numeric_limits<float>::infinity());
+    for (const size_t place : places_) key_bias_[place - first] = 0;
+    places_.resize(count);
+    std::iota(places_.begin(), places_.end(), first);
+  }
   ids_.clear();
   positions_.clear();
   for (size_t i = 0; i < places_.size(); ++i) {
@@ -274,32 +282,54 @@ bool Forward::advance() {
     begin();
     if (request_.logits) result.logits = zeros({tokens, runtime.model->info().vocab_size});
   }
-  const size_t begin = cache_->length(), count = std::min(kChunk, ids_.size() - begin);
+  const size_t past = cache_->length(), count = std::min(kChunk, ids_.size() - past);
   if (count != 0) {
-    Collector collector(request_, result, *this, begin, tokens, source_tokens);
+    Collector collector(request_, result, *this, past, tokens, source_tokens);
     Context ctx{runtime.arena, nullptr, &collector};
     const Scope scope(ctx);
     const std::vector<size_t> offsets{0, count};
     const std::vector<size_t> extents{static_cast<size_t>(*std::max_element(positions_.begin(), positions_.end())) + 1};
-    const Batch batch{std::span(ids_).subspan(begin, count), std::span(positions_).subspan(begin, count), offsets, extents};
+    const float* key_bias = key_bias_.data();
+    Batch batch{std::span(ids_).subspan(past, count), std::span(positions_).subspan(past, count), offsets, extents};
+    if (!key_bias_.empty()) batch.key_bias = {&key_bias, 1};
     KvCache *cache = cache_.get(), *source = source_cache_.get();
     const Tensor states =
         translator ? translator->decode(ctx, batch, {&cache, 1}, {&source, 1}) : runtime.model->forward(ctx, batch, {&cache, 1});
     if (request_.logits) {
       runtime.for_logits(ctx, states, [&](size_t first, const Tensor& logits) {
         for (size_t r = 0; r < logits.rows; ++r) {
-          std::memcpy(result.logits.data.data() + places_[begin + first + r] * logits.cols, logits.row(r), logits.cols * sizeof(float));
+          std::memcpy(result.logits.data.data() + places_[past + first + r] * logits.cols, logits.row(r), logits.cols * sizeof(float));
         }
       });
     }
     cache_->advance(count);
   }
   if (cache_->length() < ids_.size()) return false;
+  finish();
+  return ++sequence_ == input_.ids.size();
+}
+
+void Forward::finish() {
   cache_.reset();
   source_cache_.reset();
   started_ = false;
-  ++sequence_;
-  return sequence_ == input_.ids.size();
+  // Padding that stayed has rows like any token; they are not to be seen.
+  const auto clear_rows = [&](Array& array) {
+    const size_t cols = array.shape.back(), rows = array.shape[array.shape.size() - 2];
+    for (size_t row = 0; row < array.data.size() / cols; ++row) {
+      const size_t place = row % rows;
+      if (place < places_.front() || place > places_.back() || key_bias_[place - places_.front()] == 0) continue;
+      std::fill_n(array.data.begin() + static_cast<ptrdiff_t>(row * cols), cols, 0.0f);
+    }
+  };
+  if (key_bias_.empty()) return;
+  ForwardResult& result = results_[sequence_];
+  if (request_.logits) clear_rows(result.logits);
+  for (auto* sites : {&result.states, &result.attentions}) {
+    for (auto& [site, arrays] : *sites) {
+      for (Array& array : arrays) clear_rows(array);
+    }
+  }
 }
 
 const std::vector<ForwardResult>& Forward::results() const {

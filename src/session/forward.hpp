@@ -58,6 +58,7 @@ class Forward {
   void check(size_t sequence);
   void expect_room() const;
   void begin();
+  void finish();
 
   std::shared_ptr<Runtime> runtime_;
   ForwardInput input_;
@@ -68,6 +69,7 @@ class Forward {
   std::unique_ptr<KvCache> cache_, source_cache_;
   std::vector<int32_t> ids_, positions_;  // of the tokens that are not padding
   std::vector<size_t> places_, sources_;  // where those stand among all: of the sequence that is continued, and of the encoder's
+  std::vector<float> key_bias_;           // hides padding between tokens where it cannot be taken out, otherwise empty
   bool started_ = false;
 };
 

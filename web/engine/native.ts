@@ -9,6 +9,7 @@ export interface NativeParameter {
   name: string;
   shape: number[];
   prefix?: string;
+  alias?: string;
 }
 
 export interface NativeTensor {
