@@ -132,11 +132,11 @@ export class Engine {
       let described: ModelInfo | undefined;
       for (const dtype of ['f32', 'f16', 'bf16'] as const) {
         const session = native.call((module) => module.createSession(config, sessionOptions(dtype)));
-        const { matches, unused } = matchTensors(
+        const { matches, dtypes, unused } = matchTensors(
           native.call(() => session.parameters()),
           checkpoint.tensors,
         );
-        const plan = planOf(native, session, matches, dtype);
+        const plan = planOf(native, session, matches, dtypes, dtype);
         memory[dtype] = { ...plan, fits: bytesNeeded(plan) <= memoryLimit };
         described ??= describeModel(
           checkpoint,
@@ -160,9 +160,9 @@ export class Engine {
     const session = native.call((module) => module.createSession(config, sessionOptions(options.dtype, options.trainable)));
     try {
       const parameters = native.call(() => session.parameters());
-      const { matches, unused } = matchTensors(parameters, checkpoint.tensors);
-      const plan = planOf(native, session, matches, options.dtype);
-      refuseTooLarge(native, config, options.dtype, matches, plan);
+      const { matches, dtypes, unused } = matchTensors(parameters, checkpoint.tensors);
+      const plan = planOf(native, session, matches, dtypes, options.dtype);
+      refuseTooLarge(native, config, options.dtype, matches, dtypes, plan);
 
       let tokenizer: Tokenizer | null = null;
       let tokenizerError: unknown;
@@ -562,8 +562,7 @@ function sessionOptions(dtype: Dtype | undefined, trainable = false): Flat {
 }
 
 /** The bytes a model needs, whether or not they can be addressed; `dtype` absent: weights as in the file. */
-function planOf(native: Native, session: NativeSession, matches: Matches, dtype: Dtype | undefined): Plan {
-  const dtypes = matches.map(({ entry }) => entry.dtype);
+function planOf(native: Native, session: NativeSession, matches: Matches, dtypes: string[], dtype: Dtype | undefined): Plan {
   try {
     return native.call(() => session.plan(dtypes));
   } catch (reason) {
@@ -578,11 +577,11 @@ function planOf(native: Native, session: NativeSession, matches: Matches, dtype:
 }
 
 /** Throws `out-of-memory` for a model that cannot fit, and says what would. */
-function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, matches: Matches, plan: Plan): void {
+function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, matches: Matches, dtypes: string[], plan: Plan): void {
   const need = bytesNeeded(plan);
   if (need <= memoryLimit) return;
   const smaller = native.call((module) => module.createSession(config, sessionOptions('f16')));
-  const fits = bytesNeeded(planOf(native, smaller, matches, 'f16')) <= memoryLimit;
+  const fits = bytesNeeded(planOf(native, smaller, matches, dtypes, 'f16')) <= memoryLimit;
   smaller.delete();
   throw new WasmformerError(
     'out-of-memory',

@@ -128,6 +128,11 @@ export class FileContext {
     this.#onProgress({ file, loaded: entry.loaded, total: entry.total, overallLoaded, overallTotal, cached: entry.cached });
   }
 
+  /** The files opened so far, but for some, have been read: they were small. */
+  settle(except: ReadonlySet<string>): void {
+    for (const [file, entry] of this.#files) if (!except.has(file)) entry.loaded = entry.total ?? entry.loaded;
+  }
+
   /** Counts a file that will be read later, so that the overall total is right from the start. */
   expect(file: string, total: number): void {
     if (this.#onProgress !== undefined && !this.#files.has(file)) {

@@ -39,7 +39,9 @@ export function matchTensors(
   const matches: TensorMatch[] = [];
   parameters.forEach((parameter, index) => {
     const { name, prefix = '', alias } = parameter;
-    const names = [name, prefix + name, ...(prefix !== '' && name.startsWith(prefix) ? [name.slice(prefix.length)] : [])];
+    const names = [name, prefix + name];
+    // A bare base model's file lacks the prefix, or its first part: `decoder.` is left of OPT's `model.decoder.`.
+    for (let at = 0; name.startsWith(prefix) && (at = prefix.indexOf('.', at) + 1) > 0; ) names.push(name.slice(at));
     if (alias !== undefined) names.push(alias);
     const entry = names.map((candidate) => tensors.get(candidate)).find((found) => found !== undefined);
     if (entry === undefined) {
@@ -110,6 +112,7 @@ export async function* loadTensors(
     if (buffer.length < length) buffer = new Uint8Array(length);
     return buffer.subarray(0, length);
   };
+  context?.settle(new Set([...files.keys()].map(({ name }) => name)));
   for (const [file, list] of files) context?.expect(file.name, list.length > 0 ? file.size : 0);
   for (const [file, list] of files) {
     list.sort((a, b) => position(a.entry) - position(b.entry) || a.entry.end - b.entry.end);
