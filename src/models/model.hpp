@@ -64,6 +64,7 @@ class EncoderDecoder : public Model {
 
   const EncoderDecoder* encoder_decoder() const final { return this; }
   size_t encoder_layers() const { return encoder_layers_; }
+  size_t encoder_heads() const { return encoder_heads_; }
 
   // Hidden states of the sources after the encoder's last layer, (S, D).
   virtual Tensor encode(Context& ctx, const Batch& source) const = 0;
@@ -80,7 +81,7 @@ class EncoderDecoder : public Model {
   Tensor forward(Context& ctx, const Batch& batch, Caches caches) const final;
 
  protected:
-  size_t encoder_layers_ = 0;
+  size_t encoder_layers_ = 0, encoder_heads_ = 0;
 };
 
 // The model that `config` describes, its weights not yet allocated. Unknown model_type, or a field whose value is not built:

@@ -121,6 +121,7 @@ class Transformer final : public EncoderDecoder {
     if (!tied_) head_ = Weight::matrix(V, D);
 
     encoder_layers_ = encoder_.size();
+    encoder_heads_ = encoder_heads;
     info_ = {"transformer", decoder_.size(), H, H, head_size, D, V, "sinusoidal", config.size("max_position_embeddings", 0)};
     cache_shape_ = {H, H, head_size, head_size};
     windows_.assign(decoder_.size(), 0);

@@ -101,17 +101,16 @@ class Forward::Collector final : public Observer {
   }
 
   void observe_attention(Site site, const AttentionRows& rows) override {
-    const size_t heads = request_.heads.empty() ? pass_.runtime_->model->info().heads : request_.heads.size();
+    const std::vector<size_t> heads = heads_of(site);
     const size_t keys = site == Site::kCrossAttention ? source_tokens_ : rows_of(site);
     auto& list = result_.attentions[site];
     for (size_t i = 0; i < std::max<size_t>(request_.layers.size(), 1); ++i) {
       if (!request_.layers.empty() && request_.layers[i] != rows.layer) continue;
       const size_t index = request_.layers.empty() ? rows.layer : i;
       if (list.size() <= index) list.resize(request_.layers.empty() ? index + 1 : request_.layers.size());
-      if (list[index].data.empty()) list[index] = zeros({heads, rows_of(site), keys});
-      for (size_t h = 0; h < heads; ++h) {
-        if ((request_.heads.empty() ? h : request_.heads[h]) == rows.head)
-          copy(site, rows, list[index].data.data() + h * rows_of(site) * keys, keys);
+      if (list[index].data.empty()) list[index] = zeros({heads.size(), rows_of(site), keys});
+      for (size_t h = 0; h < heads.size(); ++h) {
+        if (heads[h] == rows.head) copy(site, rows, list[index].data.data() + h * rows_of(site) * keys, keys);
       }
     }
   }
@@ -121,6 +120,19 @@ class Forward::Collector final : public Observer {
   static bool is_of_source(Site site) { return site == Site::kEncoderHidden || site == Site::kEncoderAttention; }
   static size_t place_of(const std::vector<size_t>& list, size_t value) {
     return static_cast<size_t>(std::find(list.begin(), list.end(), value) - list.begin());
+  }
+
+  // Those asked for, as far as the site has them: an encoder may have more heads than its decoder.
+  std::vector<size_t> heads_of(Site site) const {
+    const Model& model = *pass_.runtime_->model;
+    const size_t count = site == Site::kEncoderAttention ? model.encoder_decoder()->encoder_heads() : model.info().heads;
+    std::vector<size_t> heads = request_.heads;
+    if (heads.empty()) {
+      heads.resize(count);
+      std::iota(heads.begin(), heads.end(), size_t{0});
+    }
+    std::erase_if(heads, [&](size_t head) { return head >= count; });
+    return heads;
   }
 
   size_t rows_of(Site site) const { return is_of_source(site) ? source_tokens_ : tokens_; }
@@ -162,7 +174,7 @@ Forward::Forward(std::shared_ptr<Runtime> runtime, ForwardInput input, ForwardRe
     fail(Code::kInvalidArgument, "forward", "decoderInputIds: expected none, the model has no decoder of its own");
   }
   expect_below(request_.layers, std::max(info.layers, translator ? translator->encoder_layers() : 0), "layers");
-  expect_below(request_.heads, info.heads, "heads");
+  expect_below(request_.heads, std::max(info.heads, translator ? translator->encoder_heads() : 0), "heads");
   for (size_t s = 0; s < input_.ids.size(); ++s) check(s);
   expect_room();
 }
@@ -198,10 +210,10 @@ void Forward::expect_room() const {
   const EncoderDecoder* translator = runtime.model->encoder_decoder();
   const auto product = [](size_t a, size_t b) { return checked_product(a, b, "forward"); };
   const auto sum = [](size_t a, size_t b) { return checked_sum(a, b, "forward"); };
-  const size_t heads = request_.heads.empty() ? info.heads : request_.heads.size();
   size_t floats = 0, longest = 0;
-  const auto add_attention = [&](size_t layers, size_t queries, size_t keys) {
+  const auto add_attention = [&](size_t layers, size_t all_heads, size_t queries, size_t keys) {
     if (!request_.attentions) return;
+    const size_t heads = request_.heads.empty() ? all_heads : request_.heads.size();
     const size_t asked = request_.layers.empty() ? layers : request_.layers.size();
     floats = sum(floats, product(product(asked, heads), product(queries, keys)));
   };
@@ -212,11 +224,11 @@ void Forward::expect_room() const {
     const size_t source = input_.ids[s].size(), target = translator ? input_.decoder_ids[s].size() : source;
     if (request_.logits) floats = sum(floats, product(target, info.vocab_size));
     add_states(info.layers, target);
-    add_attention(info.layers, target, target);
+    add_attention(info.layers, info.heads, target, target);
     if (translator) {
       add_states(translator->encoder_layers(), source);
-      add_attention(translator->encoder_layers(), source, source);
-      add_attention(info.layers, target, source);
+      add_attention(translator->encoder_layers(), translator->encoder_heads(), source, source);
+      add_attention(info.layers, info.heads, target, source);
     }
     longest = std::max({longest, source, target});
   }
