@@ -107,8 +107,13 @@ async function generate(): Promise<void> {
 
   let ids: number[] = [];
   let tokens = 0;
+  const began = performance.now();
   let first = 0;
-  const speed = () => (tokens > 1 ? ((tokens - 1) * 1000) / (performance.now() - first) : 0);
+  // From the first token on; of a short text, which may come all at once, from the start.
+  const speed = () => {
+    const now = performance.now();
+    return now - first > 200 ? ((tokens - 1) * 1000) / (now - first) : (tokens * 1000) / (now - began);
+  };
   const timer = setInterval(() => {
     if (tokens > 1) say('speed', `${plural(tokens, 'token')}, ${rate(speed())} a second`);
   }, 250);
@@ -146,7 +151,7 @@ async function generate(): Promise<void> {
     if (talk !== conversation) return;
     const end = endOf(result, Number(input('max-tokens').value));
     say('status', `${end} ${(result.notes ?? []).map((note) => `Note: ${note}.`).join(' ')}`.trim());
-    say('speed', `${plural(result.tokenIds.length, 'token')}${elapsed ? `, ${rate(elapsed)} a second` : ''}, seed ${result.seed}`);
+    say('speed', `${plural(result.tokenIds.length, 'token')}${tokens > 1 ? `, ${rate(elapsed)} a second` : ''}, seed ${result.seed}`);
     // What led here: a text as the tokenizer reads it, a conversation as the template writes it.
     const before = chats
       ? await writer.tokenize(await writer.applyChatTemplate(talk), { addSpecialTokens: false })

@@ -1,10 +1,10 @@
-import { cpSync, readFileSync } from 'node:fs';
+import { cpSync, readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vite';
 
 const path = (relative) => fileURLToPath(new URL(relative, import.meta.url));
 const model = path('../models/moby-dick-char/');
-const modelFiles = ['config.json', 'generation_config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json', 'LICENSE'];
+const modelFiles = readdirSync(model).filter((name) => /\.(json|safetensors)$|^LICEN[CS]E/.test(name));
 
 /** Puts the model that the repository ships at ./model/, in development and beside the built page. */
 const shippedModel = {

@@ -263,7 +263,8 @@ async function lockFile(file: SyncCapable, wait: number): Promise<SyncHandle | n
 function writeAll(handle: SyncHandle, bytes: Uint8Array, position: number): void {
   for (let at = 0; at < bytes.length; ) {
     const written = handle.write(bytes.subarray(at), { at: position + at });
-    if (written === 0) throw new DOMException('no byte was written', 'QuotaExceededError');
+    // Where there is no room Chromium returns an error's negative number as if it were a count: 2^32 - 8.
+    if (written === 0 || written > bytes.length - at) throw new DOMException('not all bytes were written', 'QuotaExceededError');
     at += written;
   }
 }
