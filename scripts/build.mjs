@@ -157,6 +157,7 @@ async function declarations() {
   for (const file of filesUnder(types)) {
     writeFileSync(file, readFileSync(file, 'utf8').replace(/((?:from|import\()\s*['"]\.{1,2}\/[^'"]*)\.ts(['"])/g, '$1.js$2'));
   }
+  for (const file of filesUnder(dist, (name) => name.endsWith('.d.ts'))) rmSync(file);
   cpSync(types, dist, { recursive: true });
 }
 
