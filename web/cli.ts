@@ -209,7 +209,7 @@ async function info({ positionals, flags, load: loadOptions, model }: Arguments)
     ['vocabulary', rest.vocabSize.toLocaleString('en')],
     ['context', contextOf(rest)],
     [
-      'weights in file',
+      'weights kept as',
       Object.entries(rest.dtypes)
         .map(([dtype, count]) => `${dtype} ${count.toLocaleString('en')}`)
         .join(', '),

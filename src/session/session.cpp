@@ -107,9 +107,9 @@ Session::Session(const Config& config, const Config& options)
       trainable_(options.boolean("trainable", false)),
       loader_(runtime_->model->parameters(), store_of(options), trainable_) {}
 
-size_t Session::parameter_count() const {
-  size_t count = 0;
-  for (const Parameter& parameter : parameters()) count = checked_sum(count, parameter.shape.size(), "model");
+double Session::parameter_count() const {
+  double count = 0;
+  for (const Parameter& parameter : parameters()) count += static_cast<double>(parameter.shape.size());
   return count;
 }
 

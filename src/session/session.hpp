@@ -62,7 +62,7 @@ class Session {
   const ModelInfo& info() const { return runtime_->model->info(); }
   const std::vector<Parameter>& parameters() const { return runtime_->model->parameters().list(); }
   const std::string& prefix() const { return runtime_->model->parameters().prefix(); }
-  size_t parameter_count() const;
+  double parameter_count() const;  // of models that cannot be loaded here too, so perhaps beyond 32 bits
   bool has_encoder() const { return runtime_->model->encoder_decoder() != nullptr; }
   Memory memory() const { return {runtime_->weight_bytes, runtime_->arena.bytes(), runtime_->pool.bytes()}; }
 
