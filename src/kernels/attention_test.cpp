@@ -62,7 +62,8 @@ double tolerance(const AttentionShape& shape, size_t S) {
   return kEps * (8 + 4 * std::sqrt(static_cast<double>(shape.Dk)) + std::sqrt(static_cast<double>(S)));
 }
 
-const AttentionShape kShapes[] = {{1, 1, 4, 4}, {4, 4, 8, 8}, {6, 2, 16, 16}, {4, 1, 5, 7}, {3, 3, 1, 1}, {9, 3, 64, 64}, {2, 1, 20, 33}};
+const AttentionShape kShapes[] = {{1, 1, 4, 4}, {4, 4, 8, 8},   {6, 2, 16, 16}, {4, 1, 5, 7},
+                                  {3, 3, 1, 1}, {9, 3, 64, 64}, {2, 1, 20, 33}, {20, 1, 3, 18}};
 
 TEST_CASE("Attention against its definition, for every number of keys around the blocks", "[kernels][attention]") {
   for (const AttentionShape& shape : kShapes) {

@@ -96,26 +96,17 @@ void widen_all(const uint16_t* b, size_t n, float* out) {
 
 }  // namespace
 
+// Called through tables, which keeps these loops out of line too.
 void tile_1_half(Half half, const float* a, const uint16_t* b, size_t K, float* c) {
-  switch (half) {
-    case Half::kFiniteF16:
-      return tile_1_widened<simd::widen_finite_f16>(a, b, K, c);
-    case Half::kF16:
-      return tile_1_widened<simd::widen_f16>(a, b, K, c);
-    case Half::kBF16:
-      return tile_1_widened<simd::widen_bf16>(a, b, K, c);
-  }
+  static constexpr decltype(&tile_1_widened<simd::widen_f16>) kTiles[] = {
+      tile_1_widened<simd::widen_finite_f16>, tile_1_widened<simd::widen_f16>, tile_1_widened<simd::widen_bf16>};
+  kTiles[static_cast<size_t>(half)](a, b, K, c);
 }
 
 void widen_run(Half half, const uint16_t* b, size_t n, float* out) {
-  switch (half) {
-    case Half::kFiniteF16:
-      return widen_all<simd::widen_finite_f16>(b, n, out);
-    case Half::kF16:
-      return widen_all<simd::widen_f16>(b, n, out);
-    case Half::kBF16:
-      return widen_all<simd::widen_bf16>(b, n, out);
-  }
+  static constexpr decltype(&widen_all<simd::widen_f16>) kRuns[] = {widen_all<simd::widen_finite_f16>, widen_all<simd::widen_f16>,
+                                                                    widen_all<simd::widen_bf16>};
+  kRuns[static_cast<size_t>(half)](b, n, out);
 }
 
 }  // namespace wf::kernels
