@@ -313,7 +313,7 @@ def generate(root: Path, seed: int, only: set[str]) -> None:
         if only and spec.name not in only:
             continue
         folder = root / spec.name
-        for attempt in range(60):
+        for attempt in range(500):
             trial = seed + 1000 * attempt
             write_model(spec, folder, trial)
             if spec.stops:  # choose, as end tokens, two that the greedy text does reach

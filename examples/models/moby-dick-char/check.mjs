@@ -60,7 +60,7 @@ export async function write(characters = 10_000, seed = 1851) {
   const pieces = [];
   let total = 0;
   for (let round = 0; total < characters; ++round) {
-    const options = { maxNewTokens: 500, temperature: 0.8, topK: 0, seed: seed + round, numReturnSequences: 5 };
+    const options = { maxNewTokens: 500, temperature: 0.8, topK: 0, seed: seed + round, numReturnSequences: 7 };
     for (const { text } of await lm.generate('\n', options).result) {
       pieces.push(text.slice(0, text.lastIndexOf(' ')).trim());
       total += pieces.at(-1).length;
