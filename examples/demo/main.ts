@@ -145,6 +145,7 @@ async function generate(): Promise<void> {
       paper.write(numbers ? ` ${piece.tokenId}` : piece.text);
     }
     const elapsed = speed();
+    clearInterval(timer);
     const result = await stream.result;
     paper.flush();
     // Another model or a new conversation came meanwhile; the paper is theirs.
@@ -290,6 +291,6 @@ startModels({
     if (!model) say('status', 'There is no model to write with.');
     showProblem(error);
   },
-  onWarning: (error) => showProblem(error, 'The model is ready, with one thing to know.'),
+  onWarning: showProblem,
 });
 void loadShipped();

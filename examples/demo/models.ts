@@ -244,18 +244,16 @@ async function filesIn(entry: FileSystemEntry | File): Promise<File[]> {
 }
 
 /** A problem as words, in the box kept for it. */
-export function showProblem(error: unknown, title = ''): void {
-  const { meaning, detail } = explain(error);
+export function showProblem(error: unknown): void {
+  const { meaning, advice, detail } = explain(error);
   const box = element('problem');
   const close = Object.assign(document.createElement('button'), { type: 'button', textContent: 'All right' });
   close.addEventListener('click', () => {
     box.hidden = true;
     element('prompt').focus();
   });
-  const head = Object.assign(document.createElement('strong'), { textContent: title || meaning });
-  const text = document.createElement('p');
-  text.textContent = title ? `${meaning} ${detail}` : detail;
-  text.className = 'quiet';
-  box.replaceChildren(head, text, close);
+  const text = (tag: string, content: string, className = '') =>
+    Object.assign(document.createElement(tag), { textContent: content, className });
+  box.replaceChildren(text('strong', meaning), ...(advice ? [text('p', advice)] : []), text('p', detail, 'quiet'), close);
   box.hidden = false;
 }

@@ -1,5 +1,5 @@
 // Numbers and errors as a visitor reads them.
-import { WasmformerError } from 'wasmformer';
+import type { ErrorCode } from 'wasmformer';
 
 const count = new Intl.NumberFormat('en');
 
@@ -30,27 +30,30 @@ export function percent(share: number): string {
   return share > 0 && share < 0.005 ? 'less than 1 %' : `${Math.round(100 * share)} %`;
 }
 
-const meanings: Record<string, string> = {
-  'invalid-argument': 'Something that was asked for is not possible.',
-  unsupported: 'This needs something that is not built yet.',
-  'invalid-file': 'A file of this model is not what it should be.',
-  'missing-tensor': 'Some of the weights are missing.',
-  'shape-mismatch': "The weights do not fit the model's configuration.",
-  'not-found': 'There is no such model, or a file of it is missing.',
-  unauthorized:
-    'The Hub did not let us in. The model may be private or gated, and an access token may help; a mistyped name is answered in the same way.',
-  network: 'The download failed. Check the connection and try again: it goes on where it stopped.',
-  offline: 'There is no connection, and this model has not been kept in this browser.',
-  quota: "The browser's storage is full.",
-  'out-of-memory': "This does not fit in a browser tab's memory.",
-  disposed: 'The model has been put away. Choose it again.',
-  dead: 'The model stopped working. Choose it again to start afresh.',
-  busy: 'Another tab is using this just now.',
+/** What a code means, and what may help. */
+const meanings: Partial<Record<ErrorCode, [string, string?]>> = {
+  'invalid-argument': ['Something that was asked for is not possible.'],
+  unsupported: ['This needs something that is not built yet.'],
+  'invalid-file': ['A file of this model is not what it should be.'],
+  'missing-tensor': ['Some of the weights are missing.'],
+  'shape-mismatch': ["The weights do not fit the model's configuration."],
+  'not-found': ['There is no such model, or a file of it is missing.'],
+  unauthorized: [
+    'The Hub did not let us in.',
+    'The model may be private or gated, and an access token may help. A mistyped name is answered in the same way.',
+  ],
+  network: ['The download failed.', 'Check the connection and try again: it goes on where it stopped.'],
+  offline: ['There is no connection, and this model has not been kept in this browser.'],
+  quota: ["The browser's storage is full.", 'The model works, but will be downloaded again next time.'],
+  'out-of-memory': ["This does not fit in a browser tab's memory."],
+  disposed: ['The model has been put away.', 'Choose it again.'],
+  dead: ['The model stopped working.', 'Choose it again to start afresh.'],
+  busy: ['Another tab is using this just now.'],
 };
 
-/** What an error means, in a sentence, and what the library said. */
-export function explain(error: unknown): { meaning: string; detail: string } {
-  const detail = error instanceof Error ? error.message : String(error);
-  const meaning = error instanceof WasmformerError ? meanings[error.code] : undefined;
-  return { meaning: meaning ?? 'Something went wrong.', detail };
+/** An error for a visitor: what it means, what may help, and what the library said. */
+export function explain(error: unknown): { meaning: string; advice: string; detail: string } {
+  const { code = '', message = String(error) } = (error ?? {}) as { code?: string; message?: string };
+  const [meaning, advice = ''] = meanings[code as ErrorCode] ?? ['Something went wrong.'];
+  return { meaning, advice, detail: message };
 }
