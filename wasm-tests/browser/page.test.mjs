@@ -77,8 +77,9 @@ async function generate(page, { tokens = 60, seed } = {}) {
     await page.uncheck('#new-seed');
     await page.fill('#seed', String(seed));
   }
+  await page.$eval('#speed', (speed) => speed.replaceChildren());
   await page.click('#generate');
-  await page.waitForSelector('#stop[aria-disabled=false]', { timeout: 5000 }).catch(() => {});
+  await page.waitForFunction(() => document.querySelector('#speed').textContent.includes('seed'));
   await ready(page);
   return page.textContent('#output');
 }
