@@ -1,6 +1,6 @@
 // load and inspect: sources, options, refusals, aborts.
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { closeSync, ftruncateSync, mkdtempSync, openSync, rmSync, writeFileSync, writeSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -241,30 +241,43 @@ test('inspect reads no weights and computes memory by dtype', async () => {
 
 describe('aborting', () => {
   for (const worker of [true, false]) {
-    test(`at every step of a load, ${worker ? 'in a worker' : 'in process'}`, async () => {
+    test(`at any moment of a load, ${worker ? 'in a worker' : 'in process'}`, async () => {
       await assert.rejects(load(folder, { worker, signal: AbortSignal.abort('early') }), (reason) => reason === 'early');
-      // A signal that aborts at the n-th time somebody looks at it or the n-th turn of the event loop, whichever is first.
-      let completed = false;
-      for (let n = 0; n < 400 && !completed; n += n < 40 ? 1 : 7) {
+      const attempt = async (arm) => {
         const controller = new AbortController();
-        const reason = new Error(`step ${n}`);
-        let turns = 0;
-        const clock = setInterval(() => {}, 1000);
-        const tick = () => {
-          if (turns++ === n) controller.abort(reason);
-          else if (!controller.signal.aborted && !completed) setImmediate(tick);
-        };
-        tick();
+        const reason = new Error('enough');
+        const onProgress = arm(() => controller.abort(reason));
         try {
-          const lm = await load(folder, { worker, signal: controller.signal });
-          completed = !controller.signal.aborted;
-          await lm.dispose();
+          await (await load(folder, { worker, signal: controller.signal, ...(onProgress ? { onProgress } : {}) })).dispose();
+          return 'loaded';
         } catch (error) {
           assert.equal(error, reason);
-        } finally {
-          clearInterval(clock);
+          return 'aborted';
         }
+      };
+      // After so many turns of the event loop; after so much of the time that a load takes; at the n-th report of progress.
+      const outcomes = [];
+      for (let turns = 0; turns < 30; ++turns) {
+        outcomes.push(
+          await attempt((abort) => {
+            const tick = (left) => (left === 0 ? abort() : setImmediate(tick, left - 1));
+            tick(turns);
+          }),
+        );
       }
+      const began = performance.now();
+      await attempt(() => {});
+      const duration = performance.now() - began;
+      for (let part = 0; part < 30; ++part) outcomes.push(await attempt((abort) => void setTimeout(abort, (duration * part) / 30)));
+      for (let report = 0; report < 6; ++report) {
+        outcomes.push(
+          await attempt((abort) => {
+            let seen = 0;
+            return () => seen++ === report && abort();
+          }),
+        );
+      }
+      assert.ok(outcomes.filter((outcome) => outcome === 'aborted').length > 20, outcomes.join());
       const controller = new AbortController();
       const lm = await load(folder, { worker, signal: controller.signal });
       controller.abort();
@@ -297,6 +310,44 @@ describe('aborting', () => {
     await new Promise((resolve) => setImmediate(resolve));
     assert.equal(listeners, 0);
   });
+});
+
+test('inspect tells of a model beyond 32 bits too', async () => {
+  const config = {
+    hidden_size: 4096,
+    intermediate_size: 11008,
+    num_hidden_layers: 32,
+    num_attention_heads: 32,
+    num_key_value_heads: 32,
+    vocab_size: 32000,
+  };
+  const header = {};
+  let offset = 0;
+  llama(
+    (name, shape) => {
+      const size = shape.reduce((a, b) => a * b, 1) * 4;
+      header[name] = { dtype: 'F32', shape, data_offsets: [offset, (offset += size)] };
+      return new Float32Array(0);
+    },
+    { config },
+  );
+  const text = Buffer.from(JSON.stringify(header));
+  const prefix = Buffer.alloc(8);
+  prefix.writeBigUInt64LE(BigInt(text.length));
+  const big = mkdtempSync(join(tmpdir(), 'wasmformer-big-'));
+  try {
+    const file = openSync(join(big, 'model.safetensors'), 'w');
+    writeSync(file, Buffer.concat([prefix, text]));
+    ftruncateSync(file, prefix.length + text.length + offset);
+    closeSync(file);
+    writeFileSync(join(big, 'config.json'), edited((old) => ({ ...old, ...config }))['config.json']);
+    const { parameters, memory } = await inspect(big);
+    assert.equal(parameters, 6_738_415_616);
+    assert.ok(memory.f32.weights >= parameters * 4 && !memory.f32.fits && !memory.f16.fits);
+    await assert.rejects(load(big), code('out-of-memory', /no dtype that is built would fit/));
+  } finally {
+    rmSync(big, { recursive: true });
+  }
 });
 
 describe('forward', () => {

@@ -111,7 +111,7 @@ function progressBar(): { update(progress: Progress): void; clear(): void } {
       const filled = Math.round(part * width);
       const bar = '█'.repeat(filled) + '░'.repeat(width - filled);
       const line = `${bar} ${String(Math.round(part * 100)).padStart(3)} %  ${megabytes(overallLoaded)} of ${megabytes(overallTotal)}  ${file}`;
-      stderr.write(`\r\x1b[K${line.slice(0, (stderr.columns ?? 80) - 1)}`);
+      stderr.write(`\r\x1b[K${line.slice(0, (stderr.columns || 80) - 1)}`);
     },
     clear: () => stderr.write('\r\x1b[K'),
   };

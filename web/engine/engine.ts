@@ -195,8 +195,9 @@ export class Engine {
         tokenizer,
         tokenizerError,
         loaded: {
-          config: checkpoint.config,
-          generationConfig: checkpoint.generationConfig,
+          // Copies with ordinary prototypes, in process too.
+          config: structuredClone(checkpoint.config),
+          generationConfig: structuredClone(checkpoint.generationConfig),
           tokenizer: tokenizer && describeTokenizer(tokenizer),
           info: describeModel(checkpoint, info, plan, matches, options.dtype, unused),
         },
