@@ -32,10 +32,11 @@ void AttentionCore::streamed(Context& ctx, size_t sequence, const Tensor& q, siz
   }
 }
 
-void AttentionCore::exact(Context& ctx, size_t sequence, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out) const {
+void AttentionCore::exact(Context& ctx, size_t sequence, const Tensor& q, const Tensor& k, const Tensor& v, const float* key_bias,
+                          const Tensor& out) const {
   const size_t one_head = checked_product(q.rows, k.rows, "attention weights");
   float* weights = ctx.arena.floats(checked_product(shape.H, one_head, "attention weights"));
-  attention(ctx, shape, mask(), q, k, v, out, weights);
+  attention(ctx, shape, mask(key_bias), q, k, v, out, weights);
   if (ctx.observer == nullptr || !ctx.observer->wants(site, layer)) return;
   for (size_t h = 0; h < shape.H; ++h) {
     if (!ctx.observer->wants_head(site, layer, h)) continue;
@@ -56,14 +57,15 @@ Tensor AttentionCore::over_caches(Context& ctx, const Tensor& q, const Batch& ba
 }
 
 Tensor AttentionCore::over_rows(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
-                                std::span<const size_t> key_offsets) const {
+                                std::span<const size_t> key_offsets, std::span<const float* const> key_bias) const {
   Tensor out = ctx.tensor(q.rows, shape.H * shape.Dv);
   for (size_t s = 0; s + 1 < query_offsets.size(); ++s) {
     const size_t T = query_offsets[s + 1] - query_offsets[s], S = key_offsets[s + 1] - key_offsets[s];
     const Tensor queries = q.slice(query_offsets[s], T), result = out.slice(query_offsets[s], T);
     const Tensor keys = k.slice(key_offsets[s], S), values = v.slice(key_offsets[s], S);
+    const float* bias = key_bias.empty() ? nullptr : key_bias[s];
     if (ctx.tape != nullptr) {
-      exact(ctx, s, queries, keys, values, result);
+      exact(ctx, s, queries, keys, values, bias, result);
       continue;
     }
     const size_t block_floats = kernels::block_floats(shape), count = (S + kernels::kBlock - 1) / kernels::kBlock;
@@ -75,7 +77,7 @@ Tensor AttentionCore::over_rows(Context& ctx, const Tensor& q, const Tensor& k, 
       kernels::write_block(shape, block, 0, rows, keys.row(begin), keys.stride, values.row(begin), values.stride);
       blocks[i] = block;
     }
-    streamed(ctx, s, queries, 0, {blocks.data(), 0, S}, result);
+    streamed(ctx, s, queries, 0, {blocks.data(), 0, S, bias}, result);
   }
   return out;
 }
@@ -102,7 +104,7 @@ Tensor SelfAttention::operator()(Context& ctx, const Tensor& x, const Batch& bat
     rotate(ctx, q, Dk, rope->rotary(), angles->cos, angles->sin, rope->interleaved());
     rotate(ctx, k, Dk, rope->rotary(), angles->cos, angles->sin, rope->interleaved());
   }
-  if (caches.empty()) return output(ctx, core.over_rows(ctx, q, k, v, batch.offsets, batch.offsets));
+  if (caches.empty()) return output(ctx, core.over_rows(ctx, q, k, v, batch.offsets, batch.offsets, batch.key_bias));
   for (size_t s = 0; s < batch.sequences(); ++s) {
     caches[s]->write(core.layer, k.slice(batch.begin(s), batch.length(s)), v.slice(batch.begin(s), batch.length(s)));
   }

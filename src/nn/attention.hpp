@@ -29,9 +29,9 @@ struct AttentionCore {
   // q (T, H * Dk) over what the caches hold, the batch's own rows included when `own` -> (T, H * Dv).
   Tensor over_caches(Context& ctx, const Tensor& q, const Batch& batch, Caches caches, bool own) const;
   // q (T, H * Dk), k (S, Hk * Dk), v (S, Hk * Dv); sequence i of the queries sees sequence i of the keys -> (T, H * Dv).
-  // Under a tape exactly, with the weights kept for its backward; otherwise the same bits as over caches.
+  // Under a tape exactly, with the weights kept for its backward; otherwise the same bits as over caches. `key_bias`: as a batch's.
   Tensor over_rows(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
-                   std::span<const size_t> key_offsets) const;
+                   std::span<const size_t> key_offsets, std::span<const float* const> key_bias = {}) const;
 
  private:
   struct Keys {  // of one sequence, as kernels::attention takes them
@@ -42,7 +42,8 @@ struct AttentionCore {
   };
 
   kernels::AttentionMask mask(const float* key_bias = nullptr) const;
-  void exact(Context& ctx, size_t sequence, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out) const;
+  void exact(Context& ctx, size_t sequence, const Tensor& q, const Tensor& k, const Tensor& v, const float* key_bias,
+             const Tensor& out) const;
   void streamed(Context& ctx, size_t sequence, const Tensor& q, size_t query_begin, const Keys& keys, const Tensor& out) const;
 };
 
