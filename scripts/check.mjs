@@ -73,6 +73,7 @@ main(import.meta.url, async (args) => {
     run('node_modules/.bin/biome', ['check', ...(write ? ['--write'] : []), '--error-on-warnings', '--max-diagnostics=50']),
   );
   await attempt('Types', () => run('node_modules/.bin/tsc', ['-p', '.']));
+  await attempt('Types of the demo page', () => run('node_modules/.bin/tsc', ['-p', 'examples/demo']));
   console.log(failures.length ? `\nNot right: ${failures.join('; ')}` : '\nAll right.');
   process.exitCode = failures.length ? 1 : 0;
 });
