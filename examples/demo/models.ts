@@ -82,9 +82,12 @@ async function start(source: Source, name: string, options: LoadOptions): Promis
   if (focused) element('cancel-load').focus();
   const began = performance.now();
   let cached = 0;
+  let sized = false;
   const onProgress = (progress: Progress) => {
-    if (own.signal.aborted) return;
     const { file, overallLoaded, overallTotal } = progress;
+    // The total is worth showing once it has the weights in it.
+    sized ||= /\.(safetensors|bin)$/.test(file);
+    if (own.signal.aborted || !sized) return;
     if (progress.cached) cached = Math.max(cached, progress.loaded);
     if (overallTotal > 0) bar.value = Math.min(1, overallLoaded / overallTotal);
     const seconds = (performance.now() - began) / 1000;

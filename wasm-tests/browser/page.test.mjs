@@ -17,6 +17,20 @@ const scratch = mkdtempSync(join(tmpdir(), 'wasmformer-page-'));
 const chatTemplate =
   '{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}';
 
+const slow = random(8);
+
+/** The same bytes, 32 KB every 50 ms. */
+const trickle = (bytes) => ({
+  size: bytes.length,
+  async write(begin, end, response) {
+    for (let at = begin; at < end && !response.destroyed; at += 32_768) {
+      response.write(bytes.subarray(at, Math.min(end, at + 32_768)));
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    response.end();
+  },
+});
+
 let server;
 let hub;
 let browser;
@@ -32,6 +46,7 @@ before(async () => {
   hub = await serveHub({
     'someone/talker': { files: random(3, { chatTemplate }) },
     'someone/private': { files: random(4), token: 'hf_secret' },
+    'someone/slow': { files: { ...slow, 'model.safetensors': trickle(slow['model.safetensors']) } },
   });
   browser = await launch();
 });
@@ -271,6 +286,41 @@ test('a model from a Hub: progress, chat, and what is kept', async () => {
     await page.waitForFunction(() => document.querySelector('#model-line').textContent.includes('of memory'));
     assert.equal(await page.isVisible('#mode'), false);
     await generate(page, { tokens: 10 });
+  });
+});
+
+test('a slow download shows its progress, can be cancelled, and goes on where it stopped', async () => {
+  await visit(async (page) => {
+    const start = async () => {
+      await page.focus('#choose');
+      await page.keyboard.press('Enter');
+      await page.fill('#hub-id', 'someone/slow');
+      if (!(await page.isVisible('#hub-endpoint'))) await page.click('#hub summary');
+      await page.fill('#hub-endpoint', hub.url);
+      await page.keyboard.press('Enter');
+    };
+    await start();
+    await page.waitForFunction(() => document.querySelector('#load-progress').value > 0.2);
+    assert.match(await page.textContent('#model-line'), /^model\.safetensors: [\d.]+ (KB|MB) of 1\.8 MB/);
+    assert.equal(await page.evaluate(() => document.activeElement.id), 'cancel-load', 'the focus is on what can be done');
+    await picture(page, 'loading', false);
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('#choose:not([hidden])');
+    assert.equal(await page.textContent('#model-name'), 'Moby-Dick, letter by letter');
+    assert.equal(await page.textContent('#load-status'), 'Loading was cancelled.');
+    assert.equal(await page.isVisible('#problem'), false);
+    assert.equal(await page.evaluate(() => document.activeElement.id), 'choose');
+    await generate(page, { tokens: 10 });
+
+    const before = hub.requests.length;
+    await start();
+    await page.waitForFunction(() => document.querySelector('#load-status').textContent.startsWith('someone/slow is ready'));
+    const ranges = hub.requests
+      .slice(before)
+      .filter(({ path }) => path.endsWith('model.safetensors'))
+      .map(({ range }) => Number(/^bytes=(\d+)/.exec(range)?.[1] ?? 0));
+    assert.ok(Math.max(...ranges) > 300_000, `asked for ${ranges}`);
+    assert.equal(await page.isVisible('#problem'), false);
   });
 });
 
