@@ -28,23 +28,27 @@ Seen seen(const AttentionMask& mask, size_t position, size_t S) {
   return keys;
 }
 
+// The same within block number `number`: lanes [begin, end). The block is one of those seen.
+Seen lanes_of(Seen keys, size_t number) {
+  const size_t first = number * kBlock;
+  return {keys.begin > first ? keys.begin - first : 0, std::min(kBlock, keys.end - first)};
+}
+
 // The scores (kBlock) of one query and block number `number`: in, q k of its sixteen lanes; out, scaled and biased, -inf where
 // hidden. Returns the largest.
-float finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t number, Seen keys, float* score) {
+float finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t number, Seen lanes, float* score) {
   const size_t first = number * kBlock;
-  const size_t begin = keys.begin > first ? keys.begin - first : 0, end = std::min(kBlock, keys.end - first);
-  for (size_t i = 0; i < begin; ++i) score[i] = kHidden;
-  for (size_t i = end; i < kBlock; ++i) score[i] = kHidden;
   const F32 factor = simd::splat(mask.scale);
   each(kBlock, [=](auto at) { at.put(score, at.get(score) * factor); });
   if (mask.slopes) {
-    const float slope = mask.slopes[h];
-    for (size_t i = begin; i < end; ++i) score[i] += slope * static_cast<float>(first + i);
+    for (size_t i = lanes.begin; i < lanes.end; ++i) score[i] += mask.slopes[h] * static_cast<float>(first + i);
   }
   if (mask.bias) {
     const float* bias = mask.bias + h * mask.bias_head_stride + t * mask.bias_row_stride + first;
-    for (size_t i = begin; i < end; ++i) score[i] += bias[i];
+    for (size_t i = lanes.begin; i < lanes.end; ++i) score[i] += bias[i];
   }
+  std::fill(score, score + lanes.begin, kHidden);
+  std::fill(score + lanes.end, score + kBlock, kHidden);
   return largest(score, kBlock);
 }
 
@@ -60,21 +64,19 @@ struct Stream {
   float most, sum;
   float change;         // factor of `out` and `sum` when `most` has risen
   float score[kBlock];  // of the block at hand, then the numerators
-  size_t begin, end;    // the block's lanes that are seen
+  Seen lanes;           // of the block at hand
 
   bool sees(size_t number) const { return number * kBlock < keys.end && (number + 1) * kBlock > keys.begin; }
 
   void weigh(const AttentionMask& mask, size_t number) {
-    const size_t first = number * kBlock;
-    begin = keys.begin > first ? keys.begin - first : 0;
-    end = std::min(kBlock, keys.end - first);
-    const float now = std::max(most, finish_scores(mask, h, t, number, keys, score));
+    lanes = lanes_of(keys, number);
+    const float now = std::max(most, finish_scores(mask, h, t, number, lanes, score));
     const F32 shift = simd::splat(now == kHidden ? 0.0f : now);
     change = 1.0f;
     if (now != most) {
-      float lanes[simd::kLanes];
-      simd::store(lanes, simd::exp(simd::splat(most) - shift));
-      change = lanes[0];
+      float factor[simd::kLanes];
+      simd::store(factor, simd::exp(simd::splat(most) - shift));
+      change = factor[0];
     }
     F32 part = simd::zero();
     each(kBlock, [&](auto at) {
@@ -89,9 +91,9 @@ struct Stream {
 
 // One or two streams (a == b) over the block's values (kBlock, Dv): out = change out + numerators values, over the lanes seen.
 void add_values(const Stream& a, const Stream& b, const float* values, size_t Dv) {
-  const size_t n = a.end - a.begin;
-  values += a.begin * Dv;
-  const float *p = a.score + a.begin, *q = b.score + b.begin;
+  const size_t n = a.lanes.end - a.lanes.begin;
+  values += a.lanes.begin * Dv;
+  const float *p = a.score + a.lanes.begin, *q = b.score + b.lanes.begin;
   size_t d = 0;
   for (; d + 16 <= Dv; d += 16) {
     if (&a == &b) {
@@ -101,7 +103,7 @@ void add_values(const Stream& a, const Stream& b, const float* values, size_t Dv
     }
   }
   for (const Stream* s = &a; d < Dv; s = &b) {
-    const float* weight = s->score + s->begin;
+    const float* weight = s->score + s->lanes.begin;
     for (size_t i = d; i < Dv; ++i) {
       float sum = 0.0f;
       for (size_t j = 0; j < n; ++j) sum += weight[j] * values[j * Dv + i];
@@ -169,7 +171,7 @@ void attention(const AttentionShape& shape, const AttentionMask& mask, const flo
             tile_1(a.query, keys, kBlock, Dk, 1.0f, a.score);
           }
           a.weigh(mask, number);
-          if (a.begin == b.begin && a.end == b.end) {
+          if (a.lanes.begin == b.lanes.begin && a.lanes.end == b.lanes.end) {
             add_values(a, b, values, Dv);
           } else {
             add_values(a, a, values, Dv);
@@ -198,7 +200,7 @@ void attention_weights(const AttentionShape& shape, const AttentionMask& mask, c
         float score[kBlock] = {};
         tile_1(q + t * q_stride + h * shape.Dk, blocks[number - first_block] + h / group * shape.Dk * kBlock, kBlock, shape.Dk, 1.0f,
                score);
-        finish_scores(mask, h, t, number, keys, score);
+        finish_scores(mask, h, t, number, lanes_of(keys, number), score);
         std::memcpy(target + number * kBlock, score, std::min(kBlock, S - number * kBlock) * sizeof(float));
       }
       if (weights && scores) std::memcpy(scores + row, target, S * sizeof(float));

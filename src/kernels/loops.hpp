@@ -34,7 +34,7 @@ inline void each(size_t n, Body body) {
   if (i < n) body(Part{i, n - i});
 }
 
-// The same with the body compiled once, for long bodies: a test at every access instead of a second copy.
+// The same with the body compiled once, where size matters more than speed: a test at every access instead of a second copy.
 struct Either {
   size_t i, n;
   F32 get(const float* p) const { return n >= simd::kLanes ? simd::load(p + i) : simd::load_part(p + i, n); }
