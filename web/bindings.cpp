@@ -256,7 +256,7 @@ class SessionHandle {
       for (const std::string& name : emscripten::vecFromJSArray<std::string>(names)) dtypes.push_back(wf::dtype_named(name));
       const wf::Plan plan = session_.plan(dtypes);
       val result = val::object();
-      result.set("weights", plan.weights);
+      result.set("weights", static_cast<double>(plan.weights));
       result.set("workspace", plan.workspace);
       result.set("cachePerToken", plan.cache_per_token);
       return result;

@@ -29,6 +29,7 @@ struct ExponentialDecay {
 struct Options {
   static constexpr size_t kDefaultNewTokens = 256;
   static constexpr size_t kDefaultTopK = 50;  // of sampling
+  static constexpr size_t kChunk = 64;
 
   // How long.
   std::optional<size_t> max_new_tokens;
@@ -69,8 +70,8 @@ struct Options {
 
   // What comes out.
   size_t return_sequences = 1;
-  size_t logprobs = 0;         // best tokens reported beside the chosen one
-  size_t prefill_chunk = 128;  // prompt tokens a step; the result does not depend on it
+  size_t logprobs = 0;            // best tokens reported beside the chosen one
+  size_t prefill_chunk = kChunk;  // prompt tokens a step; the result does not depend on it
 };
 
 // Reads and checks every option. `vocab_size` bounds the token ids. A list of lists comes flattened under its name, with the

@@ -26,17 +26,17 @@ DType Loader::store_of(const Weight* weight) const {
   return common.value_or(DType::kF32);
 }
 
-size_t Loader::plan(std::span<const DType> dtypes) {
+uint64_t Loader::plan(std::span<const DType> dtypes) {
   if (state_ > State::kPlanned) fail(Code::kInvalidArgument, "load", "plan: expected to be called before allocate");
   if (dtypes.size() != parameters_.list().size()) {
     fail(Code::kInvalidArgument, "load", "dtypes: expected one for each of ", parameters_.list().size(), " parameters, got ",
          dtypes.size());
   }
   dtypes_.assign(dtypes.begin(), dtypes.end());
-  size_t total = 0;
+  uint64_t total = 0;
   for (const Weight* weight : parameters_.weights()) {
     const size_t bytes = weight->bytes(store_of(weight), trainable_);
-    total = checked_sum(total, checked_sum(aligned(bytes), kAlignment, "weights"), "weights");
+    total += uint64_t{bytes} + 2 * kAlignment;
   }
   state_ = State::kPlanned;
   return total;
@@ -44,9 +44,9 @@ size_t Loader::plan(std::span<const DType> dtypes) {
 
 void Loader::allocate() {
   expect(State::kPlanned, "allocate", "plan");
-  const size_t total = plan(std::vector<DType>(dtypes_));
-  // Memory grows once, to the size of it all, and not weight by weight.
-  void* whole = std::malloc(total);
+  const uint64_t total = plan(std::vector<DType>(dtypes_));
+  // Memory grows once, to the size of it all, and not weight by weight. Volatile, or the compiler leaves the pair out.
+  void* volatile whole = total <= SIZE_MAX ? std::malloc(static_cast<size_t>(total)) : nullptr;
   if (whole == nullptr) fail(Code::kOutOfMemory, "load", "weights: ", total, " bytes could not be had");
   std::free(whole);
   for (Weight* weight : parameters_.weights()) weight->allocate(store_of(weight), trainable_);

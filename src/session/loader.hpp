@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -19,8 +20,9 @@ class Loader {
   // everything in f32, with room for gradients.
   Loader(const Parameters& parameters, std::optional<DType> store, bool trainable);
 
-  // Bytes of all weights when the file holds the parameters, in their order, in these formats. Allocates nothing.
-  size_t plan(std::span<const DType> dtypes);
+  // Bytes of all weights when the file holds the parameters, in their order, in these formats; they may be more than can be
+  // addressed. Allocates nothing.
+  uint64_t plan(std::span<const DType> dtypes);
   // Takes that memory, or throws kOutOfMemory with the bytes.
   void allocate();
   // Memory for `bytes` of stored rows; valid until the next call.

@@ -50,7 +50,7 @@ size_t Runtime::workspace_bytes(size_t rows, size_t keys, size_t logit_rows) con
 
 size_t Runtime::logit_rows() const { return std::max<size_t>(kLogitFloats / model->info().vocab_size, 1); }
 
-void Runtime::expect_room(size_t needed, std::string_view where, std::string_view what) const {
+void Runtime::expect_room(uint64_t needed, std::string_view where, std::string_view what) const {
   const size_t held = bytes(), left = memory_limit > held ? memory_limit - held : 0;
   if (needed > left) fail(Code::kOutOfMemory, where, what, ": expected at most ", left, " bytes, which is what is left, got ", needed);
 }

@@ -3,16 +3,19 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
 #include "core/arena.hpp"
+#include "generate/options.hpp"
 #include "models/model.hpp"
 #include "nn/kv_cache.hpp"
 
 namespace wf {
 
-constexpr size_t kChunk = 128;  // tokens of a sequence that go through the model at once
+// Tokens of a sequence that go through the model at once: enough to be worth reading the weights, few enough to be interrupted.
+constexpr size_t kChunk = generate::Options::kChunk;
 
 struct Runtime {
   Runtime(std::unique_ptr<Model> model_, size_t memory_limit_);
@@ -36,7 +39,7 @@ struct Runtime {
   // Rows whose logits are computed at once: as many as fit into a few megabytes.
   size_t logit_rows() const;
   // Throws kOutOfMemory, with the bytes, unless so many more fit under the limit.
-  void expect_room(size_t bytes, std::string_view where, std::string_view what) const;
+  void expect_room(uint64_t bytes, std::string_view where, std::string_view what) const;
 
   // Calls visit(first row, logits (some rows, V)) until all rows of `states` had their turn.
   template <class Visit>

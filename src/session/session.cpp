@@ -124,7 +124,7 @@ Plan Session::plan(std::span<const DType> dtypes) {
 void Session::allocate() {
   runtime_->expect_room(planned_bytes_, "load", "weights");
   loader_.allocate();
-  runtime_->weight_bytes = planned_bytes_;
+  runtime_->weight_bytes = static_cast<size_t>(planned_bytes_);
 }
 
 void Session::finish_loading() {

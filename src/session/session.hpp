@@ -23,7 +23,7 @@ namespace wf {
 
 // Bytes.
 struct Plan {
-  size_t weights;
+  uint64_t weights;
   size_t workspace;        // of a chunk of a prompt
   size_t cache_per_token;  // of one sequence
 };
@@ -99,7 +99,7 @@ class Session {
   std::shared_ptr<Runtime> runtime_;
   bool trainable_;
   Loader loader_;
-  size_t planned_bytes_ = 0;
+  uint64_t planned_bytes_ = 0;
   bool loaded_ = false;
   std::map<uint32_t, std::shared_ptr<HeldCache>> caches_;
   uint32_t last_cache_ = 0;

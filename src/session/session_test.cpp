@@ -49,7 +49,8 @@ Values model_config(const std::string& type) {
             {"encoder_ffn_dim", 20.0},
             {"decoder_ffn_dim", 20.0}};
   }
-  Values values = {{"model_type", type},
+  const bool is_dynamic = type == "llama-dynamic";
+  Values values = {{"model_type", is_dynamic ? "llama" : type},
                    {"vocab_size", V},
                    {"hidden_size", 24.0},
                    {"num_attention_heads", 4.0},
@@ -57,7 +58,8 @@ Values model_config(const std::string& type) {
                    {"head_dim", 8.0},
                    {"num_hidden_layers", 2.0},
                    {"intermediate_size", 40.0},
-                   {"max_position_embeddings", 512.0}};
+                   {"max_position_embeddings", is_dynamic ? 16.0 : 512.0}};
+  if (is_dynamic) values.insert(values.end(), {{"rope_scaling.type", "dynamic"}, {"rope_scaling.factor", 2.0}});
   if (type == "mistral") values.push_back({"sliding_window", 20.0});
   return values;
 }
@@ -354,6 +356,19 @@ TEST_CASE("session: padding between tokens counts in a sliding window, but is no
   }
 }
 
+TEST_CASE("session: padding stretches rotary positions that depend on the length, as in Python") {
+  auto session = loaded("llama-dynamic");
+  const Ids ids = random_ids(30, 5);
+  std::vector<uint8_t> mask(30, 0);
+  std::fill_n(mask.begin(), 9, uint8_t{1});
+  const ForwardResult padded = forwarded(*session, {{ids}, {}, {mask}, {}}), whole = forwarded(*session, {{ids}, {}, {}, {}});
+  const ForwardResult alone = forwarded(*session, {{Ids(ids.begin(), ids.begin() + 9)}, {}, {}, {}});
+  for (size_t r = 0; r < 9; ++r) {
+    CHECK(same_bits(row(padded.logits, r), row(whole.logits, r)));
+    if (r > 0) CHECK_FALSE(same_bits(row(padded.logits, r), row(alone.logits, r)));
+  }
+}
+
 TEST_CASE("session: looking inside changes nothing, and shows what was asked for in the order asked for") {
   for (const char* type : kModels) {
     INFO(type);
@@ -517,6 +532,21 @@ TEST_CASE("session: matrices are kept in the file's format, or in the one asked 
   CHECK(f16 < f32 * 6 / 10);
   CHECK(bytes({{"dtype", std::string("F16")}}, DType::kF32) == f16);
   CHECK(bytes({{"dtype", std::string("F32")}}, DType::kBF16) == f32);
+}
+
+TEST_CASE("session: a model beyond the address space is planned all the same, and refused with its bytes") {
+  const Values config = {{"model_type", std::string("llama")}, {"vocab_size", 32000.0},     {"hidden_size", 4096.0},
+                         {"num_attention_heads", 32.0},        {"num_hidden_layers", 32.0}, {"intermediate_size", 11008.0},
+                         {"max_position_embeddings", 2048.0}};
+  Session session(config_of("config.json", config), config_of("load", {{"memoryLimit", 4e9}}));
+  CHECK(session.parameter_count() == 6738415616);  // LLaMA 7B
+  const Plan plan = session.plan(std::vector(session.parameters().size(), DType::kF32));
+  CHECK(plan.weights > 4 * uint64_t{6738415616});
+  CHECK(plan.weights < 4 * uint64_t{6738415616} + 1000000);
+  CHECK(plan.cache_per_token >= 2 * 32 * 4096 * sizeof(float));
+  const Error error = error_of([&] { session.allocate(); });
+  CHECK(error.code() == Code::kOutOfMemory);
+  CHECK(error.message().find(std::to_string(plan.weights)) != std::string::npos);
 }
 
 TEST_CASE("session: an encoder-decoder model continues its start token, looking at the source") {
