@@ -287,7 +287,8 @@ describe('generation_config.json', () => {
         assert.ok(others.some(({ tokenIds }) => String(tokenIds) !== String(a.tokenIds)));
         const greedy = await lm.generate('ab', { doSample: false, seed: 1 }).result;
         assert.deepEqual(greedy.tokenIds, (await lm.generate('ab', { doSample: false, seed: 2 }).result).tokenIds);
-        assert.equal((await lm.generate('ab', { maxLength: 6 }).result).tokenIds.length, 4, 'the caller’s length beats the model’s');
+        assert.equal((await lm.generate('ab', { maxLength: 6 }).result).tokenIds.length, 9, 'maxNewTokens wins, as in Python');
+        assert.equal((await lm.generate('ab', { maxLength: 6, maxNewTokens: null }).result).tokenIds.length, 4);
         assert.equal((await lm.generate('ab', { maxNewTokens: null }).result).tokenIds.length, 256);
       },
       { worker: false },
@@ -558,3 +559,20 @@ test('a model without a tokenizer works with ids and says so otherwise', () =>
       await assert.rejects(lm.score('a'), code('unsupported'));
     },
   ));
+
+test('chunks of a long prompt: an abort takes effect between two of them', async () => {
+  await withModel(random(8, { config: { num_hidden_layers: 3, max_position_embeddings: 20000 } }), async (lm) => {
+    const inputIds = Array.from({ length: 12000 }, (_, i) => i % 250);
+    const whole = performance.now();
+    await lm.forward({ inputIds: [inputIds.slice(0, 3000)] });
+    const quarter = performance.now() - whole;
+    const controller = new AbortController();
+    const began = performance.now();
+    setTimeout(() => controller.abort(), quarter / 4);
+    const { tokenIds, finishReason } = await lm.generate({ inputIds }, { signal: controller.signal }).result;
+    assert.deepEqual([tokenIds.length, finishReason], [0, 'aborted']);
+    assert.ok(performance.now() - began < 3 * quarter, 'long before the prompt is through');
+    // The instance is as good as before.
+    assert.equal((await lm.generate('ab', { maxNewTokens: 2, eosTokenId: null }).result).tokenIds.length, 2);
+  });
+});

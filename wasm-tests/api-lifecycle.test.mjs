@@ -8,7 +8,7 @@ import { after, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { load } from '../dist/node.js';
-import { random } from './support/tiny.mjs';
+import { numbers, random } from './support/tiny.mjs';
 
 const code =
   (expected, message = /./) =>
@@ -190,6 +190,57 @@ describe('a worker that dies', () => {
     const lm = await load(folder, { wasmUrl: fileURLToPath(new URL('../dist/wasmformer.wasm', import.meta.url)) });
     await lm.dispose();
   });
+});
+
+describe('no promise hangs', () => {
+  for (const worker of [true, false]) {
+    test(`whatever is called, aborted, left and disposed of in whatever order, ${worker ? 'in a worker' : 'in process'}`, async () => {
+      const draw = numbers(worker ? 1 : 2);
+      const pick = (n) => Math.floor(((draw() + 1) / 2) * n) % n;
+      for (let round = 0; round < 25; ++round) {
+        const lm = await load(folder, { worker });
+        const cache = await lm.createCache();
+        const calls = [];
+        for (let i = 0; i < 12; ++i) {
+          const controller = new AbortController();
+          const { signal } = controller;
+          if (pick(2)) setTimeout(() => controller.abort(), pick(15));
+          const options = { signal, maxNewTokens: 1 + pick(40), eosTokenId: null };
+          calls.push(
+            [
+              () => lm.generate('ab', options).result,
+              () => lm.generate(['ab', 'c'], { ...options, temperature: 1, numReturnSequences: 2 }).result,
+              async () => {
+                const stop = pick(10);
+                for await (const { index } of lm.generate('abc', options)) if (index === stop) break;
+              },
+              () => lm.generate('abcd', { ...options, cache }).result,
+              () => lm.score(['abc', 'de'], { signal }),
+              () => lm.forward({ inputIds: [[1, 2, 3]] }, { signal, attentions: true }),
+              () => lm.tokenize('abc'),
+              () => lm.memory(),
+              () => cache.clone(),
+              () => cache.truncate(0),
+              () => lm.generate({ inputIds: [9999] }).result,
+              () => lm.forward({ inputIds: [[9999]] }),
+            ][pick(12)](),
+          );
+          calls.at(-1).catch(() => {});
+          if (pick(3) === 0) await sleep(pick(4));
+        }
+        const settled = Promise.allSettled(calls);
+        if (pick(2)) await sleep(pick(20));
+        if (pick(2)) await lm.dispose();
+        const timer = setTimeout(() => assert.fail(`round ${round}: a promise hangs`), 30_000);
+        for (const { status, reason } of await settled) {
+          if (status === 'rejected')
+            assert.ok(reason.name === 'AbortError' || ['disposed', 'invalid-argument'].includes(reason.code), reason.stack);
+        }
+        clearTimeout(timer);
+        await lm.dispose();
+      }
+    });
+  }
 });
 
 describe('scripts', () => {

@@ -98,8 +98,9 @@ export class Model {
    * @throws WasmformerError `invalid-argument` or `unsupported`, at once, for an option that will not do; whatever goes
    * wrong later rejects the iteration and the result
    */
+  generate(prompts: readonly Prompt[], options?: GenerateOptions): GenerationStream<GenerateResult[]>;
   generate(prompt: Prompt, options?: GenerateOptions & { numReturnSequences?: 1 | null }): GenerationStream<GenerateResult>;
-  generate(prompt: readonly Prompt[] | Prompt, options?: GenerateOptions): GenerationStream<GenerateResult[]>;
+  generate(prompt: Prompt, options: GenerateOptions): GenerationStream<GenerateResult | GenerateResult[]>;
   generate(prompt: readonly Prompt[] | Prompt, options?: GenerateOptions): GenerationStream<any> {
     const { prompts, many } = checkPrompts('generate', prompt);
     return this.#generate('generate', { prompts }, options, many);
@@ -110,7 +111,7 @@ export class Model {
     messages: string | readonly ChatMessage[],
     options?: ChatOptions & { numReturnSequences?: 1 | null },
   ): GenerationStream<GenerateResult>;
-  chat(messages: string | readonly ChatMessage[], options?: ChatOptions): GenerationStream<GenerateResult[]>;
+  chat(messages: string | readonly ChatMessage[], options: ChatOptions): GenerationStream<GenerateResult | GenerateResult[]>;
   chat(messages: string | readonly ChatMessage[], options?: ChatOptions): GenerationStream<any> {
     return this.#generate('chat', { chat: { messages: checkMessages(messages), settings: chatSettings(options) } }, options, false);
   }

@@ -399,10 +399,6 @@ export function resolveGeneration(
     model[name] = checkGeneration(where, name, value, ' (from generation_config.json)');
   }
 
-  // An explicit length beats the model's own of either name.
-  if (own.maxLength != null && own.maxNewTokens === undefined) delete model.maxNewTokens;
-  if (own.maxNewTokens != null) delete model.maxLength;
-  if (own.minLength != null && own.minNewTokens === undefined) delete model.minNewTokens;
   const merged: Record<string, any> = {};
   for (const [name, value] of Object.entries({ ...model, ...own })) if (value != null) merged[name] = value;
 
@@ -411,6 +407,7 @@ export function resolveGeneration(
   if (numReturnSequences > 1 && !doSample) {
     throw new WasmformerError('invalid-argument', `[${where}] numReturnSequences: expected 1 without sampling, got ${numReturnSequences}`);
   }
+  // The number of new tokens goes first, the model's own too, as in Python.
   if (merged.maxNewTokens !== undefined) delete merged.maxLength;
   else if (merged.maxLength === undefined) merged.maxNewTokens = 256;
   if (merged.minNewTokens !== undefined) delete merged.minLength;
@@ -588,7 +585,7 @@ export function checkForward(input: ForwardInput, options: ForwardOptions | unde
   if (chosen.trace) unsupported(where, 'trace');
   let attentions = chosen.attentions ?? false;
   if (typeof attentions === 'object') {
-    const indices = kind('an array of indices', (value) => ids.test(value));
+    const indices = kind('a non-empty array of indices', (value) => ids.test(value) && value.length > 0);
     attentions = checked(where, attentions, { layers: indices, heads: indices });
   }
   return { input: result, attentions, hiddenStates: chosen.hiddenStates ?? false };

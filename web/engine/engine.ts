@@ -261,16 +261,8 @@ export class Engine {
       results = await this.#queue.run(run, signal);
     } catch (reason) {
       if (!signal.aborted || reason !== signal.reason) throw reason;
-      // Aborted before its turn came.
-      results = await runGeneration(
-        native,
-        prompts,
-        () => {
-          throw reason;
-        },
-        settings,
-        { signal, emit, turn: async () => {} },
-      );
+      // Aborted before its turn came: this computes nothing.
+      results = await run();
     }
     const { contextLength, contextIsWall } = model.loaded.info;
     for (const result of results) {
@@ -297,13 +289,14 @@ export class Engine {
       if (addSpecialTokens && ids.length > 1 && ids[0] === (tokenizer.specials.bos ?? -1)) start = 1;
     }
     if (ids.length === 0) {
-      if (request.bosTokenId === null) {
+      const bos = request.bosTokenId ?? model.tokenizer?.specials.bos ?? null;
+      if (bos === null) {
         throw new WasmformerError(
           'invalid-argument',
           `[${where}] prompt: expected at least one token, got none, and the model has no start token`,
         );
       }
-      ids = Int32Array.of(request.bosTokenId);
+      ids = Int32Array.of(bos);
     }
     this.#checkVocabulary(where, ids);
     const { contextLength: limit, contextIsWall } = model.loaded.info;
@@ -413,9 +406,7 @@ export class Engine {
   /** Loss and gradients of a batch, for models loaded to be trained. */
   gradients(batch: Record<string, Int32Array[]>, { signal }: Call): Promise<Gradients> {
     const { native, model } = this.#loaded();
-    return this.#queue.run(async () => {
-      return native.call(() => model.session.gradients(batch));
-    }, signal);
+    return this.#queue.run(async () => native.call(() => model.session.gradients(batch)), signal);
   }
 
   memory(): Memory {
