@@ -55,10 +55,10 @@ void check(const Plain& plain, const std::vector<size_t>& windows) {
   const size_t length = plain.stamps.size();
   for (size_t l = 0; l < windows.size(); ++l) {
     const size_t oldest = windows[l] == 0 || length < windows[l] ? 0 : length + 1 - windows[l];
-    for (size_t p = oldest; p < length; ++p) {
-      CAPTURE(l, p, length);
-      REQUIRE(stamp_at(plain.cache, l, p) == plain.stamps[p]);
-    }
+    size_t right = oldest;
+    while (right < length && stamp_at(plain.cache, l, right) == plain.stamps[right]) ++right;
+    CAPTURE(l);
+    REQUIRE(right == length);
   }
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("random writes, copies, truncations and windows keep every cache right
   float stamp = 1;
   uint64_t draws = 0;
   const auto draw = [&](size_t below) { return philox({seed, 0, 0}, draws++)[0] % below; };
-  for (int step = 0; step < 600; ++step) {
+  for (int step = 0; step < 400; ++step) {
     const size_t which = draw(all.size()), action = draw(10);
     Plain& plain = all[which];
     if (action < 5) {
