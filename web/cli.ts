@@ -8,7 +8,10 @@ import type { ChatOptions, Dtype, GenerateResult, LoadOptions, ModelInfo, Progre
 class UsageError extends Error {}
 
 const kebabCase = (name: string) => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
-const { load: loadWords, generate: generateWords } = describeOptions();
+const {
+  load: { trainable: _, ...loadWords },
+  generate: generateWords,
+} = describeOptions();
 const words: Record<string, OptionWords> = { ...loadWords, ...generateWords };
 const nameOf = new Map(Object.keys(words).map((name) => [kebabCase(name), name]));
 

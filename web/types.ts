@@ -67,7 +67,7 @@ export interface ChatMessage {
 export interface GenerateOptions {
   /** Most tokens to generate, >= 1. Without any length, from the caller or the model, 256. */
   maxNewTokens?: number | null;
-  /** Most tokens of prompt and continuation together; `maxNewTokens` wins where both are given. */
+  /** Most tokens of prompt and continuation together; `maxNewTokens` wins where both are given, the model's own too. */
   maxLength?: number | null;
   /** No end-of-sequence token before this many new tokens. */
   minNewTokens?: number | null;

@@ -93,7 +93,8 @@ export async function runGeneration(
       for (const { sequence, reason } of step.finished) {
         if (!sequences[sequence].done) finish(sequences[sequence], reason as FinishReason);
       }
-      if (maxTime !== undefined && performance.now() - began >= maxTime * 1000) {
+      // Looked at after a token, as in Python: the prompt's pass is never cut short.
+      if (maxTime !== undefined && step.tokens.length > 0 && performance.now() - began >= maxTime * 1000) {
         for (const sequence of sequences) if (!sequence.done) finish(sequence, 'time');
       }
       for (const piece of pieces) {
