@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { startHub } from './support/hub.mjs';
 import { random, recite } from './support/tiny.mjs';
 
 const program = fileURLToPath(new URL('../dist/cli.js', import.meta.url));
@@ -143,6 +144,28 @@ test('cache list and clear', async () => {
   assert.deepEqual(await run(['cache', 'list', '--cache-dir', cacheDir]), { status: 0, signal: null, stdout: '', stderr: '' });
   const { status, stdout } = await run(['cache', 'clear', '--cache-dir', cacheDir]);
   assert.deepEqual([status, stdout], [0, '0.0 kB freed\n']);
+});
+
+test('a Hub model: downloaded once, listed, used offline, removed', async () => {
+  const hub = await startHub({ 'someone/reciter': { commit: 'c'.repeat(40), files: recite('ABCDE') } });
+  const cacheDir = join(scratch, 'kept');
+  const options = ['A', '--model', 'someone/reciter', '--cache-dir', cacheDir];
+  try {
+    const first = await run([...options, '--endpoint', hub.url]);
+    assert.deepEqual([first.status, first.stdout], [0, 'BCDE\n'], first.stderr);
+    const bytes = hub.log.reduce((sum, { sent }) => sum + sent, 0);
+    assert.equal((await run([...options, '--endpoint', hub.url])).stdout, 'BCDE\n');
+    assert.ok(hub.log.reduce((sum, { sent }) => sum + sent, 0) < bytes * 1.1, 'the second run downloads no weights');
+    const list = await run(['cache', 'list', '--cache-dir', cacheDir]);
+    assert.match(list.stdout, /MB {2}someone\/reciter@main {2}model\.safetensors/);
+  } finally {
+    await hub.close();
+  }
+  assert.equal((await run([...options, '--endpoint', hub.url, '--offline'])).stdout, 'BCDE\n');
+  assert.match((await run(['cache', 'clear', 'someone/reciter', '--cache-dir', cacheDir])).stdout, /^\d\.\d MB freed\n$/);
+  const gone = await run([...options, '--endpoint', hub.url, '--offline']);
+  assert.equal(gone.status, 1);
+  assert.match(gone.stderr, /offline/);
 });
 
 test('an interrupt ends cleanly with what there is', async () => {
