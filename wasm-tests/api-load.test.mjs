@@ -4,9 +4,10 @@ import { closeSync, ftruncateSync, mkdtempSync, openSync, rmSync, writeFileSync,
 import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, describe, test } from 'node:test';
+import { after, before, describe, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import { defaultModel, errorCodes, inspect, load as loadModel, ops, WasmformerError } from '../dist/node.js';
+import { startHub } from './support/hub.mjs';
 import { llama, random, safetensors } from './support/tiny.mjs';
 
 const code =
@@ -348,6 +349,58 @@ test('inspect tells of a model beyond 32 bits too', async () => {
   } finally {
     rmSync(big, { recursive: true });
   }
+});
+
+describe('from a server', () => {
+  let hub;
+  const cacheDir = join(folder, 'cache');
+  before(async () => {
+    const large = random(1, { config: { intermediate_size: 1600 } });
+    hub = await startHub({ 'someone/model': { commit: 'a'.repeat(40), files: large } });
+  });
+  after(() => hub.close());
+
+  for (const worker of [true, false]) {
+    test(`an abort midway rejects at once, and the next load goes on from there, ${worker ? 'in a worker' : 'in process'}`, async () => {
+      const options = { endpoint: hub.url, cacheDir: join(cacheDir, String(worker)), worker };
+      const weights = '/someone/model/resolve/main/model.safetensors';
+      hub.rules[weights] = { slow: 20 };
+      hub.rules[weights.replace('main', 'a'.repeat(40))] = { slow: 20 };
+      const controller = new AbortController();
+      let abortedAt = 0;
+      const onProgress = ({ file, loaded }) => {
+        if (file === 'model.safetensors' && loaded > 1e6 && !abortedAt) {
+          abortedAt = performance.now();
+          controller.abort(new Error('enough'));
+        }
+      };
+      await assert.rejects(load('someone/model', { ...options, onProgress, signal: controller.signal }), { message: 'enough' });
+      assert.ok(abortedAt > 0 && performance.now() - abortedAt < 1000);
+      hub.rules = {};
+      const before = hub.log.length;
+      const lm = await load('someone/model', options);
+      assert.equal((await lm.generate('ab', { maxNewTokens: 2, eosTokenId: null }).result).tokenIds.length, 2);
+      const sent = hub.log.slice(before).filter(({ path }) => path.endsWith('model.safetensors'));
+      const size = hub.repos['someone/model'].files['model.safetensors'].length;
+      assert.ok(sent.reduce((sum, entry) => sum + entry.sent, 0) < size - 0.5e6, 'what had arrived is not downloaded again');
+      assert.equal(lm.info().commit, 'a'.repeat(40));
+      assert.equal(lm.info().source, 'someone/model');
+    });
+  }
+
+  test('errors keep their codes on the way out of the worker', async () => {
+    const options = { endpoint: hub.url, cacheDir: false, network: { retries: 1, retryDelay: 5 } };
+    await assert.rejects(load('someone/nothing', options), code('not-found', /someone\/nothing/));
+    hub.token = 'right';
+    try {
+      await assert.rejects(load('someone/model', { ...options, token: 'wrong' }), code('unauthorized'));
+      await load('someone/model', { ...options, token: 'right' });
+    } finally {
+      hub.token = null;
+    }
+    await assert.rejects(load('someone/model', { ...options, offline: true }), code('offline'));
+    await assert.rejects(load('someone/model', { ...options, endpoint: 'http://127.0.0.1:9' }), code('network'));
+  });
 });
 
 describe('forward', () => {
