@@ -73,7 +73,7 @@ async function start(source: Source, name: string, options: LoadOptions): Promis
   bar.removeAttribute('value');
   bar.classList.add('busy');
   element('problem').hidden = true;
-  say('model-name', name);
+  say('model-name', `Loading ${name}`);
   say('model-line', 'Looking for its files…');
   say('load-status', `Loading ${name}`);
   const focused = document.activeElement === element('choose');
