@@ -195,8 +195,10 @@ function setMode(next: 'text' | 'chat'): void {
   element('continue').hidden = chat;
   element('fresh').hidden = !chat;
   element('system-setting').hidden = !chat;
-  element('keys').innerHTML = '';
-  element('keys').append(...(chat ? keys('Enter', ' sends, ') : keys('Ctrl', ' ', 'Enter', ' generates, ')), ...keys('Esc', ' stops'));
+  element('keys').replaceChildren(
+    ...(chat ? keys('Enter', ' sends, ') : keys('Ctrl', ' ', 'Enter', ' generates, ')),
+    ...keys('Esc', ' stops'),
+  );
   clearPaper();
 }
 

@@ -171,6 +171,31 @@ test('the look inside: rows of attention that sum to one, chosen by slider, laye
   });
 });
 
+/** Tabs from where the focus is through all that follows: every control has a name, and shows that it has the focus. */
+async function walk(page) {
+  const seen = [];
+  for (let i = 0; i < 40; ++i) {
+    const found = await page.evaluate(() => {
+      const { activeElement: at } = document;
+      if (!at || at === document.body) return null;
+      const shown = at.matches('.segments input, .button input') ? at.closest('label') : at;
+      const name = at.getAttribute('aria-label') || at.labels?.[0]?.textContent || at.textContent;
+      const { outlineStyle, outlineWidth } = getComputedStyle(shown);
+      return {
+        id: at.id || at.name || at.tagName,
+        name: name.trim(),
+        ring: outlineStyle !== 'none' && Number.parseFloat(outlineWidth) >= 1,
+      };
+    });
+    if (!found || seen.includes(found.id)) break;
+    assert.ok(found.name, `${found.id} has no name`);
+    assert.ok(found.ring, `${found.id} shows no focus`);
+    seen.push(found.id);
+    await page.keyboard.press('Tab');
+  }
+  return seen;
+}
+
 test('wholly by keyboard', async () => {
   await visit(async (page) => {
     await page.keyboard.press('Tab');
@@ -178,27 +203,7 @@ test('wholly by keyboard', async () => {
     await page.keyboard.press('Enter');
     await page.evaluate(() => new Promise(requestAnimationFrame));
     await page.keyboard.press('Tab');
-    const seen = [];
-    // Every control is reached, with a ring that can be seen, and has a name.
-    for (let i = 0; i < 40; ++i) {
-      const found = await page.evaluate(() => {
-        const { activeElement: at } = document;
-        if (!at || at === document.body) return null;
-        const shown = at.matches('.segments input') ? at.closest('label') : at;
-        const name = at.getAttribute('aria-label') || at.labels?.[0]?.textContent || at.textContent;
-        const { outlineStyle, outlineWidth } = getComputedStyle(shown);
-        return {
-          id: at.id || at.name || at.tagName,
-          name: name.trim(),
-          ring: outlineStyle !== 'none' && Number.parseFloat(outlineWidth) >= 1,
-        };
-      });
-      if (!found) break;
-      assert.ok(found.name, `${found.id} has no name`);
-      assert.ok(found.ring, `${found.id} shows no focus`);
-      seen.push(found.id);
-      await page.keyboard.press('Tab');
-    }
+    const seen = await walk(page);
     for (const id of [
       'generate',
       'stop',
@@ -229,6 +234,10 @@ test('wholly by keyboard', async () => {
     await page.focus('#choose');
     await page.keyboard.press('Enter');
     assert.ok(await page.$('#sources[open]'));
+    const inDialog = await walk(page);
+    for (const id of ['close-sources', 'hub-id', 'SUMMARY', 'BUTTON', 'folder', 'files', 'shipped']) {
+      assert.ok(inDialog.includes(id), `${id} is not reached: ${inDialog}`);
+    }
     await page.keyboard.press('Escape');
     assert.equal(await page.$('#sources[open]'), null);
     assert.equal(await page.evaluate(() => document.activeElement.id), 'choose', 'the focus comes back');
