@@ -38,7 +38,7 @@ function script(text, args = []) {
     let output = '';
     for (const stream of [child.stdout, child.stderr]) stream.on('data', (chunk) => (output += chunk));
     const began = performance.now();
-    const timer = setTimeout(() => child.kill('SIGKILL'), 120_000);
+    const timer = setTimeout(() => child.kill('SIGKILL'), 400_000);
     child.on('close', (status, signal) => {
       clearTimeout(timer);
       resolve({ status, signal, output, milliseconds: performance.now() - began });
@@ -276,24 +276,29 @@ describe('scripts', () => {
   });
 
   test('the main thread stays responsive: no task over 50 ms while a worker generates', async () => {
-    // A busy machine can hold any thread up; what is the library's fault happens every time.
-    let longest = Number.POSITIVE_INFINITY;
-    for (let attempt = 0; attempt < 5 && longest >= 50; ++attempt) {
-      const { status, output } = await script(`
-        const lm = await load(folder);
-        let longest = 0;
-        let last = performance.now();
-        const timer = setInterval(() => {
-          longest = Math.max(longest, performance.now() - last);
-          last = performance.now();
-        }, 5);
-        for await (const _ of lm.generate('ab', { maxNewTokens: 400, eosTokenId: null }));
-        clearInterval(timer);
-        console.log(longest);`);
-      assert.equal(status, 0, output);
-      longest = Math.min(longest, Number(output));
-    }
-    assert.ok(longest < 50, `${longest} ms`);
+    // On Linux the time that the thread itself ran, which a busy machine does not stretch.
+    const { status, output } = await script(`
+      import { readFileSync } from 'node:fs';
+      const clock = () => {
+        try {
+          return Number(readFileSync('/proc/self/task/' + process.pid + '/schedstat', 'utf8').split(' ')[0]) / 1e6;
+        } catch {
+          return performance.now();
+        }
+      };
+      const lm = await load(folder);
+      let longest = 0;
+      let last = clock();
+      const timer = setInterval(() => {
+        const now = clock();
+        longest = Math.max(longest, now - last);
+        last = now;
+      }, 1);
+      for await (const _ of lm.generate('ab', { maxNewTokens: 400, eosTokenId: null }));
+      clearInterval(timer);
+      console.log(longest);`);
+    assert.equal(status, 0, output);
+    assert.ok(Number(output) > 0 && Number(output) < 50, `${output} ms`);
   });
 });
 
