@@ -136,7 +136,7 @@ export class Engine {
           native.call(() => session.parameters()),
           checkpoint.tensors,
         );
-        const plan = planOf(native, session, matches, dtypes, dtype);
+        const plan = native.call(() => session.plan(dtypes));
         memory[dtype] = { ...plan, fits: bytesNeeded(plan) <= memoryLimit };
         described ??= describeModel(
           checkpoint,
@@ -161,8 +161,8 @@ export class Engine {
     try {
       const parameters = native.call(() => session.parameters());
       const { matches, dtypes, unused } = matchTensors(parameters, checkpoint.tensors);
-      const plan = planOf(native, session, matches, dtypes, options.dtype);
-      refuseTooLarge(native, config, options.dtype, matches, dtypes, plan);
+      const plan = native.call(() => session.plan(dtypes));
+      refuseTooLarge(native, config, options.dtype, dtypes, plan);
 
       let tokenizer: Tokenizer | null = null;
       let tokenizerError: unknown;
@@ -527,7 +527,7 @@ function describeModel(
     kvHeads: info.kvHeads,
     hiddenSize: info.hiddenSize,
     vocabSize: info.vocabSize,
-    contextLength: contextLengthOf(checkpoint.config, info),
+    contextLength: info.context,
     positions: info.positions,
     contextIsWall: info.maxPositions > 0,
     encoderDecoder: info.encoderDecoder,
@@ -553,47 +553,23 @@ function sessionOptions(dtype: Dtype | undefined, trainable = false): Flat {
   return { ...(dtype ? { dtype: dtype.toUpperCase() } : {}), ...(trainable ? { trainable } : {}) };
 }
 
-/** The bytes a model needs, whether or not they can be addressed; `dtype` absent: weights as in the file. */
-function planOf(native: Native, session: NativeSession, matches: Matches, dtypes: string[], dtype: Dtype | undefined): Plan {
-  try {
-    return native.call(() => session.plan(dtypes));
-  } catch (reason) {
-    if (!(reason instanceof WasmformerError && reason.code === 'out-of-memory')) throw reason;
-    // More than 32 bits count: without the padding of the packed form, which matters little here.
-    let weights = 0;
-    for (const { parameter, entry } of matches) {
-      weights += count(parameter.shape) * (keptAs(parameter.shape, entry.dtype, dtype) === 'f32' ? 4 : 2);
-    }
-    return { weights, workspace: 0, cachePerToken: 0 };
-  }
-}
-
 /** Throws `out-of-memory` for a model that cannot fit, and says what would. */
-function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, matches: Matches, dtypes: string[], plan: Plan): void {
+function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, dtypes: string[], plan: Plan): void {
   const need = bytesNeeded(plan);
   if (need <= memoryLimit) return;
   const smaller = native.call((module) => module.createSession(config, sessionOptions('f16')));
-  const fits = bytesNeeded(planOf(native, smaller, matches, dtypes, 'f16')) <= memoryLimit;
+  const fits = bytesNeeded(native.call(() => smaller.plan(dtypes))) <= memoryLimit;
   smaller.delete();
   throw new WasmformerError(
     'out-of-memory',
-    `[load] model: expected at most ${memoryLimit} bytes${dtype ? ` with dtype '${dtype}'` : ''}, got ${need} (weights ${plan.weights}` +
-      `${plan.workspace > 0 ? `, working memory ${plan.workspace}, ${plan.cachePerToken} a token of context` : ''}); ` +
+    `[load] model: expected at most ${memoryLimit} bytes${dtype ? ` with dtype '${dtype}'` : ''}, got ${need} (weights ${plan.weights}, ` +
+      `working memory ${plan.workspace}, ${plan.cachePerToken} a token of context); ` +
       `${fits ? "dtype 'f16' would fit" : 'no dtype that is built would fit'}`,
   );
 }
 
 function bytesNeeded({ weights, workspace, cachePerToken }: Plan): number {
   return weights + workspace + cachePerToken * leastContext + overhead;
-}
-
-function contextLengthOf(config: Record<string, unknown>, info: NativeInfo): number {
-  if (info.maxPositions > 0) return info.maxPositions;
-  for (const key of ['max_position_embeddings', 'n_positions', 'n_ctx', 'seq_length', 'max_sequence_length']) {
-    const value = config[key];
-    if (typeof value === 'number' && value > 0) return value;
-  }
-  return 0;
 }
 
 function describeTokenizer(tokenizer: Tokenizer): TokenizerInfo {

@@ -26,12 +26,13 @@ export interface Plan {
 
 export interface NativeInfo {
   architecture: string;
-  parameters: number;
   layers: number;
   heads: number;
   kvHeads: number;
   hiddenSize: number;
   vocabSize: number;
+  /** Positions the configuration names; 0 for none. */
+  context: number;
   /** Rows of a learned position table; 0 where positions have no end. */
   maxPositions: number;
   positions: string;
