@@ -1,5 +1,7 @@
+import { WasmformerError } from './errors.ts';
 import { createInspect, createLoad } from './load.ts';
 import { createOps } from './ops.ts';
+import { checkOptions } from './options.ts';
 import type { Platform } from './platform/platform.ts';
 import { Service } from './service.ts';
 import type { Files } from './types.ts';
@@ -8,8 +10,13 @@ import type { Files } from './types.ts';
 export function createApi(platform: Platform) {
   const service = new Service(platform);
   const cache: Files = {
-    list: ({ cacheDir } = {}) => service.call('listFiles', [cacheDir]),
-    clear: (id, { cacheDir } = {}) => service.call('clearFiles', [id, cacheDir]),
+    list: async (options) => service.call('listFiles', [checkOptions('cache', options, ['cacheDir']).cacheDir]),
+    clear: async (id, options) => {
+      if (id !== undefined && typeof id !== 'string') {
+        throw new WasmformerError('invalid-argument', `[cache] id: expected a model's id, or none for all, got ${typeof id}`);
+      }
+      return service.call('clearFiles', [id, checkOptions('cache', options, ['cacheDir']).cacheDir]);
+    },
   };
   return { load: createLoad(platform), inspect: createInspect(platform), ops: createOps(service), cache };
 }

@@ -3,7 +3,7 @@ import type { LoadedModel } from './engine/messages.ts';
 import { untilAborted } from './engine/queue.ts';
 import { WasmformerError } from './errors.ts';
 import { Model } from './model.ts';
-import { checkLoadOptions } from './options.ts';
+import { checkLoadOptions, reading } from './options.ts';
 import type { Platform } from './platform/platform.ts';
 import type { Inspection, LoadOptions, Source } from './types.ts';
 
@@ -80,7 +80,8 @@ async function run<T>(
 /** A source as it can be sent to a worker. */
 function checkSource(platform: Platform, source: unknown): unknown {
   if (source instanceof URL) return source.href;
-  if (typeof source === 'string' || (typeof source === 'object' && source !== null)) return platform.portable(source);
+  if (typeof source === 'string' || (typeof source === 'object' && source !== null))
+    return reading('load', () => platform.portable(source));
   throw new WasmformerError(
     'invalid-argument',
     `[load] source: expected a Hub id, URL, folder, files or bytes, got ${source === null ? 'null' : typeof source}`,

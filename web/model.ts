@@ -3,7 +3,17 @@ import type { Client } from './engine/client.ts';
 import type { ChatSettings, GenerateInput, LoadedModel } from './engine/messages.ts';
 import { GenerationStream } from './engine/stream.ts';
 import { WasmformerError } from './errors.ts';
-import { checkBatch, checkForward, checkIds, checkMessages, checkOptions, checkPrompts, resolveGeneration } from './options.ts';
+import {
+  checkBatch,
+  checkCacheLength,
+  checkForward,
+  checkIds,
+  checkMessages,
+  checkOptions,
+  checkPrompts,
+  reading,
+  resolveGeneration,
+} from './options.ts';
 import type {
   Cache,
   ChatMessage,
@@ -63,9 +73,9 @@ export class Model {
   tokenize(text: string, options?: { addSpecialTokens?: boolean }): Promise<number[]>;
   tokenize(texts: readonly string[], options?: { addSpecialTokens?: boolean }): Promise<number[][]>;
   async tokenize(text: string | readonly string[], options?: { addSpecialTokens?: boolean }): Promise<number[] | number[][]> {
-    const settings = checkOptions('tokenize', options, ['addSpecialTokens']) ?? {};
-    const texts = typeof text === 'string' ? [text] : text;
-    if (!Array.isArray(texts) || !texts.every((item) => typeof item === 'string')) {
+    const settings = checkOptions('tokenize', options, ['addSpecialTokens']);
+    const texts = reading('tokenize', () => (typeof text === 'string' ? [text] : Array.isArray(text) ? Array.from(text) : [null]));
+    if (!texts.every((item) => typeof item === 'string')) {
       throw new WasmformerError('invalid-argument', `[tokenize] text: expected a string or an array of strings, got ${typeof text}`);
     }
     const found = await this.#client.call<number[][]>('tokenize', [texts, settings]);
@@ -79,17 +89,22 @@ export class Model {
     ids: ArrayLike<number> | readonly ArrayLike<number>[],
     options?: { skipSpecialTokens?: boolean },
   ): Promise<string | string[]> {
-    const settings = checkOptions('decode', options, ['skipSpecialTokens']) ?? {};
-    const many = Array.isArray(ids) && typeof ids[0] === 'object';
-    const sequences = (many ? ids : [ids]).map((list) => checkIds('decode', list));
+    const settings = checkOptions('decode', options, ['skipSpecialTokens']);
+    const { many, sequences } = reading('decode', () => {
+      const many = Array.isArray(ids) && typeof ids[0] === 'object';
+      return { many, sequences: Array.from(many ? ids : [ids], (list) => checkIds('decode', list)) };
+    });
     const found = await this.#client.call<string[]>('decode', [sequences, settings]);
     return many ? found : found[0];
   }
 
   /** The prompt text that the model's chat template makes of messages. */
   async applyChatTemplate(messages: string | readonly ChatMessage[], options?: ChatOptions): Promise<string> {
-    resolveGeneration('chat', options, {});
-    return this.#client.call('chatPrompt', [checkMessages(messages), chatSettings(options)]);
+    const args = reading('chat', () => {
+      resolveGeneration('chat', options, {});
+      return [checkMessages(messages), chatSettings(options)];
+    });
+    return this.#client.call('chatPrompt', args);
   }
 
   /**
@@ -102,8 +117,10 @@ export class Model {
   generate(prompt: Prompt, options?: GenerateOptions & { numReturnSequences?: 1 | null }): GenerationStream<GenerateResult>;
   generate(prompt: Prompt, options: GenerateOptions): GenerationStream<GenerateResult | GenerateResult[]>;
   generate(prompt: readonly Prompt[] | Prompt, options?: GenerateOptions): GenerationStream<any> {
-    const { prompts, many } = checkPrompts('generate', prompt);
-    return this.#generate('generate', { prompts }, options, many);
+    return reading('generate', () => {
+      const { prompts, many } = checkPrompts('generate', prompt);
+      return this.#generate('generate', { prompts }, options, many);
+    });
   }
 
   /** Answers a conversation (or one message of the user's, as a string) by the model's chat template; else as `generate`. */
@@ -113,7 +130,10 @@ export class Model {
   ): GenerationStream<GenerateResult>;
   chat(messages: string | readonly ChatMessage[], options: ChatOptions): GenerationStream<GenerateResult | GenerateResult[]>;
   chat(messages: string | readonly ChatMessage[], options?: ChatOptions): GenerationStream<any> {
-    return this.#generate('chat', { chat: { messages: checkMessages(messages), settings: chatSettings(options) } }, options, false);
+    return reading('chat', () => {
+      const chat = { messages: checkMessages(messages), settings: chatSettings(options) };
+      return this.#generate('chat', { chat }, options, false);
+    });
   }
 
   #generate(where: 'generate' | 'chat', input: GenerateInput, options: GenerateOptions | undefined, many: boolean) {
@@ -137,16 +157,16 @@ export class Model {
    * @throws WasmformerError `out-of-memory` naming the bytes, before anything is computed, where the result cannot fit
    */
   async forward(input: ForwardInput, options?: ForwardOptions): Promise<ForwardResult[]> {
-    const request = checkForward(input, options);
-    return this.#client.call('forward', [request], { signal: options?.signal });
+    const { signal, ...request } = reading('forward', () => checkForward(input, options));
+    return this.#client.call('forward', [request], { signal });
   }
 
   /** Each token's log-probability given those before it, and the perplexity, from one parallel pass. */
   score(text: Prompt, options?: { addSpecialTokens?: boolean; signal?: AbortSignal }): Promise<Score>;
   score(texts: readonly Prompt[], options?: { addSpecialTokens?: boolean; signal?: AbortSignal }): Promise<Score[]>;
   async score(text: Prompt | readonly Prompt[], options?: { addSpecialTokens?: boolean; signal?: AbortSignal }): Promise<Score | Score[]> {
-    const { signal, ...settings } = checkOptions('score', options, ['addSpecialTokens', 'signal']) ?? {};
-    const { prompts, many } = checkPrompts('score', text);
+    const { signal, ...settings } = checkOptions('score', options, ['addSpecialTokens', 'signal']);
+    const { prompts, many } = reading('score', () => checkPrompts('score', text));
     const scores = await this.#client.call<Score[]>('score', [prompts, settings], { signal });
     return many ? scores : scores[0];
   }
@@ -156,8 +176,8 @@ export class Model {
    * @throws WasmformerError `invalid-argument` for any other model
    */
   async gradients(batch: GradientBatch, options?: { signal?: AbortSignal }): Promise<Gradients> {
-    const { signal } = checkOptions('gradients', options, ['signal']) ?? {};
-    return this.#client.call('gradients', [checkBatch(batch)], { signal });
+    const { signal } = checkOptions('gradients', options, ['signal']);
+    return this.#client.call('gradients', [reading('gradients', () => checkBatch(batch))], { signal });
   }
 
   /** An empty cache of keys and values, to pass to `generate` and `chat`. */
@@ -176,7 +196,10 @@ export class Model {
     const cache: Cache = {
       length: () => client.call('cacheLength', [id]),
       clone: async () => this.#handle(await client.call<number>('cloneCache', [id])),
-      truncate: (length: number) => client.call('truncateCache', [id, length]),
+      truncate: async (length: number) => {
+        checkCacheLength(length);
+        return client.call('truncateCache', [id, length]);
+      },
       dispose,
       [asyncDispose]: dispose,
     };

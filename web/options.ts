@@ -36,7 +36,9 @@ const count = integerFrom(0);
 const fraction = number('a number from 0 to 1', (value) => value >= 0 && value <= 1);
 const positiveFraction = number('a number > 0 and <= 1', (value) => value > 0 && value <= 1);
 const id = kind('a token id', isId);
-const ids = kind('an array of token ids', (value) => Array.isArray(value) && value.every(isId));
+/** Whether a value is an array and all its entries pass; unlike `every` this looks at holes too, as undefined. */
+const isArrayOf = (value: unknown, test: (item: any) => boolean) => Array.isArray(value) && Array.from(value).every((item) => test(item));
+const ids = kind('an array of token ids', (value) => isArrayOf(value, isId));
 const idOrIds = kind('a token id or an array of them', (value) => isId(value) || ids.test(value));
 const callback = kind('a function', (value) => typeof value === 'function');
 const signal = kind('an AbortSignal', (value) => typeof value?.addEventListener === 'function' && typeof value.aborted === 'boolean');
@@ -67,7 +69,7 @@ const generationOptions: Record<string, GenerationOption> = {
   maxTime: built(number('a number of seconds >= 0', (value) => value >= 0)),
   stopStrings: built(
     kind('a string or an array of strings, none of them empty', (value) =>
-      [value].flat().every((item) => typeof item === 'string' && item !== ''),
+      isArrayOf(Array.isArray(value) ? value : [value], (item) => typeof item === 'string' && item !== ''),
     ),
   ),
   doSample: built(boolean),
@@ -82,17 +84,11 @@ const generationOptions: Record<string, GenerationOption> = {
   repetitionPenalty: built(positive),
   noRepeatNgramSize: built(count),
   badWordsIds: built(
-    kind(
-      'an array of non-empty arrays of token ids',
-      (value) => Array.isArray(value) && value.every((item) => ids.test(item) && item.length > 0),
-    ),
+    kind('an array of non-empty arrays of token ids', (value) => isArrayOf(value, (item) => ids.test(item) && item.length > 0)),
   ),
   sequenceBias: built(
-    kind(
-      'an array of [token ids, bias]',
-      (value) =>
-        Array.isArray(value) &&
-        value.every((item) => Array.isArray(item) && item.length === 2 && ids.test(item[0]) && item[0].length > 0 && bias.test(item[1])),
+    kind('an array of [token ids, bias]', (value) =>
+      isArrayOf(value, (item) => Array.isArray(item) && item.length === 2 && ids.test(item[0]) && item[0].length > 0 && bias.test(item[1])),
     ),
   ),
   suppressTokens: built(ids),
@@ -108,7 +104,7 @@ const generationOptions: Record<string, GenerationOption> = {
   bosTokenId: built(id),
   decoderStartTokenId: built(id),
   padTokenId: built(kind('a token id', Number.isInteger)),
-  numReturnSequences: built(positiveInteger),
+  numReturnSequences: built(integerFrom(1, 65536)),
   useCache: notBuilt(true),
   cacheImplementation: notBuilt('dynamic'),
   returnDictInGenerate: notBuilt(true, false),
@@ -224,7 +220,11 @@ function show(value: unknown): string {
   try {
     text = typeof value === 'number' ? String(value) : JSON.stringify(value);
   } catch {}
-  text ??= String(value);
+  try {
+    text ??= String(value);
+  } catch {
+    text = 'something that cannot be shown';
+  }
   return text.length > 60 ? `${text.slice(0, 57)}...` : text;
 }
 
@@ -251,6 +251,22 @@ function unknownOption(where: string, name: string, known: string[]): never {
   throw new WasmformerError('invalid-argument', `[${where}] unknown option '${name}': the nearest known is '${nearest}'`);
 }
 
+/** Reads what a caller gave. Whatever its getters, proxies and iterators throw becomes `invalid-argument`. */
+export function reading<T>(where: string, read: () => T): T {
+  try {
+    return read();
+  } catch (cause) {
+    if (cause instanceof WasmformerError) throw cause;
+    let reason = 'it throws';
+    try {
+      reason = String((cause as Error)?.message ?? cause);
+    } catch {}
+    throw new WasmformerError('invalid-argument', `[${where}] arguments: expected values that can be read, got an error: ${reason}`, {
+      cause,
+    });
+  }
+}
+
 /** Own properties that are not undefined; anything but a plain set of options is an error. */
 function entriesOf(where: string, options: unknown): [string, any][] {
   if (options === undefined) return [];
@@ -270,6 +286,10 @@ function checked(where: string, options: unknown, kinds: Record<string, Kind>): 
 
 /** Checks `load`'s options. */
 export function checkLoadOptions(options: unknown): LoadOptions {
+  return reading('load', () => checkedLoadOptions(options));
+}
+
+function checkedLoadOptions(options: unknown): LoadOptions {
   const dtype = (options as LoadOptions | undefined)?.dtype as string | undefined;
   if (dtype !== undefined && plannedDtypes.includes(dtype)) {
     unsupported('load', `dtype '${dtype}'`, `choose one of ${dtypes.map((name) => `'${name}'`).join(', ')}`);
@@ -282,8 +302,13 @@ export function checkLoadOptions(options: unknown): LoadOptions {
 
 /** Checks the options of a small call. */
 export function checkOptions<T>(where: string, options: T | undefined, names: (keyof T & string)[]): T {
-  const kinds: Record<string, Kind> = { addSpecialTokens: boolean, skipSpecialTokens: boolean, signal };
-  return checked(where, options, Object.fromEntries(names.map((name) => [name, kinds[name] ?? anything]))) as T;
+  const kinds: Record<string, Kind> = { addSpecialTokens: boolean, skipSpecialTokens: boolean, signal, cacheDir: string };
+  return reading(where, () => checked(where, options, Object.fromEntries(names.map((name) => [name, kinds[name] ?? anything])))) as T;
+}
+
+/** Checks the length to truncate a cache to, as far as that can be told without the cache. */
+export function checkCacheLength(length: unknown): void {
+  if (!count.test(length)) fail('cache', 'length', count.expected, length);
 }
 
 /** A prompt, checked and copied. */
@@ -294,12 +319,10 @@ export function checkIds(where: string, value: unknown): Int32Array {
   const list = value as ArrayLike<number>;
   if (typeof value !== 'object' || value === null || typeof list.length !== 'number')
     fail(where, 'token ids', 'an array of integers >= 0', value);
-  const copy = new Int32Array(list.length);
-  for (let i = 0; i < copy.length; ++i) {
-    if (!isId(list[i])) fail(where, `token id at ${i}`, 'an integer >= 0', list[i]);
-    copy[i] = list[i];
-  }
-  return copy;
+  const { length } = list;
+  if (!(Number.isInteger(length) && length >= 0 && length < 2 ** 31)) fail(where, 'token ids', 'a length from 0 to 2^31 - 1', length);
+  for (let i = 0; i < length; ++i) if (!isId(list[i])) fail(where, `token id at ${i}`, 'an integer >= 0', list[i]);
+  return Int32Array.from(list);
 }
 
 /** A list of token ids, or a list of such lists: `nested` tells which. */
@@ -312,11 +335,11 @@ export function checkPrompts(where: string, prompt: unknown): { prompts: Checked
   const expected = 'a string, { inputIds }, or an array of these';
   if (Array.isArray(prompt)) {
     if (prompt.length === 0) fail(where, 'prompts', 'at least one', prompt);
-    return { many: true, prompts: prompt.map((item) => onePrompt(item)) };
+    return { many: true, prompts: Array.from(prompt, (item) => onePrompt(item)) };
   }
   const inputIds = (prompt as { inputIds?: unknown } | null)?.inputIds;
   if (typeof prompt === 'object' && isNested(inputIds)) {
-    return { many: true, prompts: inputIds.map((list) => ({ ids: checkIds(where, list) })) };
+    return { many: true, prompts: Array.from(inputIds, (list) => ({ ids: checkIds(where, list) })) };
   }
   return { many: false, prompts: [onePrompt(prompt)] };
 
@@ -518,7 +541,7 @@ export function describeOptions(): { load: Record<string, OptionWords>; generate
 /** Checks and copies what `gradients` computes on. */
 export function checkBatch(batch: GradientBatch): Record<string, Int32Array[]> {
   const where = 'gradients';
-  const lists = kind('an array of sequences', (value) => isNested(value));
+  const lists = kind('an array of sequences', (value) => isNested(value) && isArrayOf(value, (list) => typeof list?.length === 'number'));
   const { inputIds, labels, decoderInputIds } = checked(where, batch, { inputIds: lists, labels: lists, decoderInputIds: lists });
   for (const [name, value] of Object.entries({ inputIds, labels })) if (!value) fail(where, name, lists.expected, value);
   const targets = decoderInputIds ?? inputIds;
@@ -526,7 +549,11 @@ export function checkBatch(batch: GradientBatch): Record<string, Int32Array[]> {
   if (lengths(labels) !== lengths(targets)) fail(where, 'labels', `sequences of ${lengths(targets)} labels`, lengths(labels));
   return {
     inputIds: inputIds.map((list: unknown) => checkIds(where, list)),
-    labels: labels.map((list: ArrayLike<number>) => Int32Array.from(list)),
+    labels: labels.map((list: ArrayLike<number>, i: number) =>
+      Int32Array.from(list, (label) =>
+        Number.isInteger(label) && Math.abs(label) < 2 ** 31 ? label : fail(where, `labels[${i}]`, 'token ids, or -100', label),
+      ),
+    ),
     ...(decoderInputIds ? { decoderInputIds: decoderInputIds.map((list: unknown) => checkIds(where, list)) } : {}),
   };
 }
@@ -538,8 +565,11 @@ export interface ForwardRequest {
   hiddenStates: boolean;
 }
 
+/** A request and the signal that ends it, which stays on the caller's side. */
+export type CheckedForward = ForwardRequest & { signal?: AbortSignal };
+
 /** Checks `forward`'s arguments. */
-export function checkForward(input: ForwardInput, options: ForwardOptions | undefined): ForwardRequest {
+export function checkForward(input: ForwardInput, options: ForwardOptions | undefined): CheckedForward {
   const where = 'forward';
   const fields = checked(where, input, {
     inputIds: object_(),
@@ -550,7 +580,7 @@ export function checkForward(input: ForwardInput, options: ForwardOptions | unde
   });
   if (fields.tokenTypeIds) unsupported(where, 'tokenTypeIds');
   if (fields.inputIds === undefined) fail(where, 'inputIds', 'an array of sequences of token ids', undefined);
-  const lists = (value: unknown): ArrayLike<number>[] => (isNested(value) ? value : [value as ArrayLike<number>]);
+  const lists = (value: unknown): ArrayLike<number>[] => (isNested(value) ? Array.from(value) : [value as ArrayLike<number>]);
   const inputIds = lists(fields.inputIds).map((list) => checkIds(where, list));
   const like = (name: string, value: unknown, sameLength: boolean) => {
     const found = lists(value);
@@ -588,7 +618,7 @@ export function checkForward(input: ForwardInput, options: ForwardOptions | unde
     const indices = kind('a non-empty array of indices', (value) => ids.test(value) && value.length > 0);
     attentions = checked(where, attentions, { layers: indices, heads: indices });
   }
-  return { input: result, attentions, hiddenStates: chosen.hiddenStates ?? false };
+  return { input: result, attentions, hiddenStates: chosen.hiddenStates ?? false, signal: chosen.signal };
 
   function object_(): Kind {
     return kind('an array', (value) => typeof value === 'object' && value !== null && 'length' in value);

@@ -4,14 +4,16 @@ import type { EnginePort, Response } from './protocol.ts';
 interface Pending {
   resolve(value: unknown): void;
   reject(reason: unknown): void;
-  onEvent?: (event: any) => void;
+  onEvent?: (event: any) => unknown;
+  /** What the listener threw. */
+  failure?: { reason: unknown };
   settle(): void;
 }
 
 export interface CallOptions {
   signal?: AbortSignal;
-  /** Called with whatever the engine reports on the way. */
-  onEvent?: (event: any) => void;
+  /** Called with whatever the engine reports on the way; if it throws, or its promise rejects, so does the call. */
+  onEvent?: (event: any) => unknown;
   /** An abort asks the engine to end early and waits for its answer, instead of rejecting at once. */
   endsEarly?: boolean;
 }
@@ -86,13 +88,33 @@ export class Client {
     if ('fatal' in response) {
       this.#die(response.fatal);
     } else if ('event' in response) {
-      this.#pending.get(response.id)?.onEvent?.(response.event);
+      this.#report(response.id, response.event);
     } else if ('value' in response) {
-      this.#settle(response.id)?.resolve(response.value);
+      const pending = this.#settle(response.id);
+      if (pending?.failure) pending.reject(pending.failure.reason);
+      else pending?.resolve(response.value);
     } else {
       const { code, message } = response.error;
-      this.#settle(response.id)?.reject(fromPlainError(response.error));
+      const pending = this.#settle(response.id);
+      pending?.reject(pending.failure ? pending.failure.reason : fromPlainError(response.error));
       if (code === 'dead') this.#fail('dead', message);
+    }
+  }
+
+  /** Hands on what the engine reports. A listener that throws, or whose promise rejects, ends its call early with that error. */
+  #report(id: number, event: unknown): void {
+    const pending = this.#pending.get(id);
+    if (!pending) return;
+    const fail = (reason: unknown) => {
+      if (this.#pending.get(id) !== pending || pending.failure) return;
+      pending.failure = { reason };
+      this.#port.post({ id, cancel: true });
+    };
+    try {
+      const result: unknown = pending.onEvent?.(event);
+      if (result instanceof Promise) result.catch(fail);
+    } catch (reason) {
+      fail(reason);
     }
   }
 

@@ -41,24 +41,6 @@ export async function runGeneration(
     if (id != null) stopIds.add(id);
   }
   const sequences: Sequence[] = [];
-  for (const prompt of prompts) {
-    for (let n = 0; n < numReturnSequences; ++n) {
-      const decoder = tokenizer?.createDecoder({ skipSpecialTokens: settings.skipSpecialTokens, after: Array.from(prompt) }) ?? null;
-      sequences.push({
-        text: new TextAssembler(decoder, stopStrings),
-        result: {
-          text: '',
-          tokenIds: [],
-          finishReason: 'aborted',
-          score: 0,
-          promptTokens: prompt.length,
-          seed,
-          ...(logprobs > 0 ? { logprobs: [] } : {}),
-        },
-        done: false,
-      });
-    }
-  }
   const finish = (sequence: Sequence, reason: FinishReason) => {
     sequence.done = true;
     sequence.result.finishReason = reason;
@@ -68,6 +50,25 @@ export async function runGeneration(
   let generation: NativeGeneration | null = null;
   try {
     if (!signal.aborted) generation = start();
+    // Made after the native side agreed to so many.
+    for (const prompt of prompts) {
+      for (let n = 0; n < numReturnSequences; ++n) {
+        const decoder = tokenizer?.createDecoder({ skipSpecialTokens: settings.skipSpecialTokens, after: Array.from(prompt) }) ?? null;
+        sequences.push({
+          text: new TextAssembler(decoder, stopStrings),
+          result: {
+            text: '',
+            tokenIds: [],
+            finishReason: 'aborted',
+            score: 0,
+            promptTokens: prompt.length,
+            seed,
+            ...(logprobs > 0 ? { logprobs: [] } : {}),
+          },
+          done: false,
+        });
+      }
+    }
     while (generation && !signal.aborted) {
       const running = generation;
       const step: NativeStep = native.call(() => running.advance());

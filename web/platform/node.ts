@@ -37,11 +37,20 @@ function pathOf(url: string | URL): string {
 
 /** Starts a worker thread. It knows by its data that it is to serve. */
 export function spawn(url: string | URL = new URL('./node-worker.js', import.meta.url)): EnginePort {
-  const worker = new Worker(typeof url === 'string' && url.startsWith('file:') ? new URL(url) : url, {
-    workerData: 'wasmformer',
-    name: 'wasmformer',
-    execArgv: [],
-  });
+  let worker: Worker;
+  try {
+    const script = typeof url === 'string' && url.startsWith('file:') ? new URL(url) : url;
+    worker = new Worker(script, { workerData: 'wasmformer', name: 'wasmformer', execArgv: [] });
+  } catch (cause) {
+    const reason = (cause as Error).message;
+    throw new WasmformerError(
+      'invalid-argument',
+      `[load] workerUrl: expected a path or file URL of a worker's script, got ${url}: ${reason}`,
+      {
+        cause,
+      },
+    );
+  }
   worker.unref();
   return {
     post: (message: Request, transfer: ArrayBuffer[] = []) => worker.postMessage(message, transfer),
