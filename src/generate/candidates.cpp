@@ -27,10 +27,14 @@ constexpr size_t kFirstSelection = 64;
 Choice best_of(std::span<const float> scores) {
   size_t best = 0;
   for (size_t id = 0; id < scores.size(); ++id) {
-    if (!(scores[id] < kInfinity)) fail_on_score(id, scores[id]);
+    if (std::isnan(scores[id])) fail_on_score(id, scores[id]);
     if (scores[id] > scores[best]) best = id;
   }
   if (scores[best] == -kInfinity) fail_without_candidates();
+  if (scores[best] == kInfinity) {
+    const auto equals = std::count(scores.begin(), scores.end(), kInfinity);
+    return {static_cast<int32_t>(best), -static_cast<float>(std::log(static_cast<double>(equals)))};
+  }
   double sum = 0;
   for (const float score : scores) {
     if (score > -kInfinity) sum += std::exp(score - scores[best]);
@@ -44,12 +48,27 @@ Candidates::Candidates(size_t vocab_size) {
   ranked_.reserve(vocab_size);
 }
 
-void Candidates::take(std::span<const float> scores) {
+// Keeps the candidates for whose index `keep` holds, in their order.
+template <class Keep>
+void Candidates::keep_if(Keep keep) {
+  size_t kept = 0;
+  for (size_t i = 0; i < list_.size(); ++i) {
+    if (keep(i)) list_[kept++] = list_[i];
+  }
+  list_.resize(kept);
+}
+
+void Candidates::take(std::span<const float> scores, Infinite infinite) {
   list_.clear();
+  bool certain = false;
   for (size_t id = 0; id < scores.size(); ++id) {
-    if (!(scores[id] < kInfinity)) fail_on_score(id, scores[id]);
+    certain |= scores[id] == kInfinity;
+    if (std::isnan(scores[id]) || (certain && infinite == Infinite::kRefused)) fail_on_score(id, scores[id]);
     if (scores[id] > -kInfinity) list_.push_back({scores[id], static_cast<int32_t>(id)});
   }
+  if (!certain) return;
+  keep_if([&](size_t i) { return list_[i].score == kInfinity; });
+  for (Candidate& candidate : list_) candidate.score = 0;
 }
 
 float Candidates::highest() const {
@@ -78,16 +97,6 @@ double Candidates::entropy() const {
   return entropy;
 }
 
-// Keeps the candidates for whose index `keep` holds, in their order.
-template <class Keep>
-void Candidates::keep_if(Keep keep) {
-  size_t kept = 0;
-  for (size_t i = 0; i < list_.size(); ++i) {
-    if (keep(i)) list_[kept++] = list_[i];
-  }
-  list_.resize(kept);
-}
-
 // Visits ranked_ in the order of `before` until `visit` returns false, sorting no more than a multiple of what is visited.
 template <class Before, class Visit>
 void Candidates::walk(Before before, Visit visit) {
@@ -107,6 +116,7 @@ void Candidates::walk(Before before, Visit visit) {
 
 void Candidates::temperature(float temperature) {
   for (Candidate& candidate : list_) candidate.score /= temperature;
+  keep_if([&](size_t i) { return list_[i].score > -kInfinity; });  // the lowest float, say, which removeInvalidValues puts in
 }
 
 void Candidates::top_h(double share) {

@@ -20,9 +20,12 @@ struct Choice {
   float logprob;  // natural logarithm of its probability in the distribution it was taken from
 };
 
-// The token of the highest score, the first of equals. Throws kInvalidArgument where a score is NaN or +infinity, or none is
-// above -infinity.
+// The token of the highest score, the first of equals; scores of +infinity share all the probability. Throws kInvalidArgument where
+// a score is NaN, or none is above -infinity.
 Choice best_of(std::span<const float> scores);  // (V)
+
+// What scores of +infinity are: an error, as nothing can be drawn by them, or all the probability, as a maximum takes them.
+enum class Infinite : uint8_t { kRefused, kCertain };
 
 // The filters have the semantics of transformers' warpers, ties included, without sorting the vocabulary: a selection grows
 // until the filter's condition is met. Probabilities are f32, sums of them double. Nothing is allocated after construction.
@@ -30,8 +33,8 @@ class Candidates {
  public:
   explicit Candidates(size_t vocab_size);
 
-  // Starts over from scores (V): every token above -infinity. Throws kInvalidArgument where a score is NaN or +infinity.
-  void take(std::span<const float> scores);
+  // Starts over from scores (V): every token above -infinity. Throws kInvalidArgument where a score is NaN, or +infinity and refused.
+  void take(std::span<const float> scores, Infinite infinite = Infinite::kRefused);
   // All filters that the options ask for, in the order of transformers' generate(); renormalizeLogits last.
   void filter(const Options& options);
 

@@ -182,6 +182,30 @@ TEST_CASE("candidates: scores that are no numbers, or nothing left, are errors")
   CHECK_THROWS_AS(candidates.draw(0.5), Error);
 }
 
+TEST_CASE("candidates: greedy search takes a score of plus infinity, the first of them, as an overflowing penalty makes it") {
+  const std::vector<float> scores{3, -kOut, kOut, -kOut};
+  CHECK(best_of(scores).token == 1);
+  CHECK(best_of(scores).logprob == Catch::Approx(std::log(0.5)));
+  Candidates candidates(4);
+  candidates.take(scores, Infinite::kCertain);
+  const auto best = candidates.best(4);
+  REQUIRE(best.size() == 2);
+  CHECK(best[0].token == 1);
+  CHECK(best[1].token == 3);
+  CHECK(best[0].logprob == best_of(scores).logprob);
+}
+
+TEST_CASE("candidates: a score that a low temperature makes minus infinity is ruled out") {
+  Candidates candidates(4);
+  candidates.take(std::vector<float>{1, std::numeric_limits<float>::lowest(), 0.5f, 0});
+  candidates.temperature(0.77f);
+  REQUIRE(candidates.list().size() == 3);
+  candidates.top_h(0.9);  // TopHLogitsWarper(0.9) keeps 1.0 and 0.5 of [1.0, -inf, 0.5, 0.0] / 0.77
+  REQUIRE(candidates.list().size() == 2);
+  CHECK(candidates.list()[0].id == 0);
+  CHECK(candidates.list()[1].id == 2);
+}
+
 TEST_CASE("candidates: a large vocabulary is filtered without allocating") {
   const auto scores = random_scores(150000, 3);
   Candidates candidates(scores.size());

@@ -195,7 +195,7 @@ void Generation::choose(size_t index, size_t row) {
   Emitted emitted{index, position, 0, 0, step_.top.size(), 0};
   Choice choice;
   if (options_.sample || options_.logprobs > 0) {
-    candidates_.take(scores_);
+    candidates_.take(scores_, options_.sample ? Infinite::kRefused : Infinite::kCertain);
     candidates_.filter(options_);
   }
   if (options_.sample) {

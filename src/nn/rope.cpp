@@ -11,26 +11,30 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-// 1 / (scales[i] * theta^(2i / rotary)), rounded to float as Python does.
-std::vector<float> inverse_powers(double theta, size_t rotary, const std::vector<double>& scales = {}) {
-  std::vector<float> frequencies(rotary / 2);
+// Python computes frequencies in float, and a position of 10^5 turns their last bit into an angle: the steps here are the same.
+
+// 1 / (scales[i] * theta^(2i / rotary)), one for each pair; the last pair of an odd rotary part is whole.
+std::vector<float> inverse_powers(float theta, size_t rotary, const std::vector<float>& scales = {}) {
+  std::vector<float> frequencies((rotary + 1) / 2);
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary);
-    const float power = static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
-    frequencies[i] = 1.0f / (scales.empty() ? power : static_cast<float>(scales[i]) * power);
+    const float power = static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
+    frequencies[i] = 1.0f / (scales.empty() ? power : scales[i] * power);
   }
   return frequencies;
 }
 
 // Llama 3.1: long wavelengths are divided by the factor, short ones kept, those between interpolated.
 void stretch_llama3(std::vector<float>& frequencies, double factor, double low, double high, double original) {
+  const float divisor = static_cast<float>(factor);
   for (float& frequency : frequencies) {
-    const double wavelength = 2 * kPi / frequency;
-    if (wavelength > original / low) {
-      frequency = static_cast<float>(frequency / factor);
-    } else if (wavelength >= original / high) {
-      const double smooth = (original / wavelength - low) / (high - low);
-      frequency = static_cast<float>((1 - smooth) * frequency / factor + smooth * frequency);
+    const float wavelength = 1.0f / frequency * static_cast<float>(2 * kPi);
+    if (wavelength > static_cast<float>(original / low)) {
+      frequency /= divisor;
+    } else if (wavelength >= static_cast<float>(original / high)) {
+      const float whole = 1.0f / wavelength * static_cast<float>(original);
+      const float smooth = (whole - static_cast<float>(low)) / static_cast<float>(high - low);
+      frequency = (1.0f - smooth) * frequency / divisor + smooth * frequency;
     }
   }
 }
@@ -49,9 +53,12 @@ void stretch_yarn(std::vector<float>& frequencies, double theta, size_t rotary, 
   low = std::max(low, 0.0);
   high = std::min(high, static_cast<double>(rotary) - 1);
   if (low == high) high += 0.001;
+  const std::vector<float> interpolated =
+      inverse_powers(static_cast<float>(theta), rotary, std::vector<float>(frequencies.size(), static_cast<float>(factor)));
   for (size_t i = 0; i < frequencies.size(); ++i) {
-    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
-    frequencies[i] = static_cast<float>(frequencies[i] / factor * ramp + frequencies[i] * (1 - ramp));
+    const float ramp = std::clamp((static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0f, 1.0f);
+    const float kept = 1.0f - ramp;
+    frequencies[i] = interpolated[i] * (1.0f - kept) + frequencies[i] * kept;
   }
 }
 
@@ -62,21 +69,26 @@ double yarn_magnitude(double factor, double scale) { return factor <= 1 ? 1 : 0.
 
 }  // namespace
 
-Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double default_theta, double partial)
+Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double default_theta, std::optional<double> partial)
     : interleaved_(config.boolean("rope_interleaved", false)), max_positions_(max_positions) {
   const std::string at =
       config.has("rope_parameters.rope_theta") || config.has("rope_parameters.rope_type") ? "rope_parameters." : "rope_scaling.";
   theta_ = config.number(at + "rope_theta", config.number("rope_theta", default_theta));
+  const std::string type = config.string(at + "rope_type", config.string(at + "type", "default"));
   if (!(theta_ > 1) || !(theta_ < 1e30))
     config.reject(config.has(at + "rope_theta") ? at + "rope_theta" : "rope_theta", "a number above 1, below 1e30");
-  partial = config.number(at + "partial_rotary_factor", config.number("partial_rotary_factor", partial));
-  if (!(partial > 0) || partial > 1) config.reject("partial_rotary_factor", "a number above 0, at most 1");
-  rotary_ = static_cast<size_t>(static_cast<double>(head_size) * partial);  // rounded down, as Python does
-  if (rotary_ == 0 || rotary_ % 2 != 0) {
-    fail(Code::kInvalidArgument, "config.json", "rotary part of a head: expected an even number of features, got ", rotary_);
+  double share = config.number(at + "partial_rotary_factor", config.number("partial_rotary_factor", partial.value_or(1)));
+  if (!(share > 0) || share > 1) config.reject("partial_rotary_factor", "a number above 0, at most 1");
+  if (!partial) {
+    if (type != "default" && share != 1) fail(Code::kUnsupported, "config.json", "partial_rotary_factor: expected 1 with rope_type ", type);
+    share = 1;
   }
-
-  const std::string type = config.string(at + "rope_type", config.string(at + "type", "default"));
+  features_ = static_cast<size_t>(static_cast<double>(head_size) * share);  // rounded down, as Python does
+  rotary_ = features_ + features_ % 2;
+  if (rotary_ == 0 || rotary_ > head_size) {
+    fail(Code::kInvalidArgument, "config.json", "rotary part of a head: expected 1 to ", head_size - head_size % 2, " features, got ",
+         features_);
+  }
   const auto positive = [&](const std::string& key) {
     const double value = config.number(at + key);
     if (!sensible(value)) config.reject(at + key, "a number from 1e-6 to 1e6");
@@ -89,7 +101,7 @@ Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double 
   original_positions_ = config.size(original_key, max_positions);
   if (original_positions_ < 2) config.reject(original_key, "a whole number above 1");
   const double original = static_cast<double>(original_positions_);
-  fixed_ = inverse_powers(theta_, rotary_);
+  fixed_ = inverse_powers(static_cast<float>(theta_), features_);
 
   if (type == "default") return;
   if (type == "linear") {
@@ -98,19 +110,20 @@ Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double 
   } else if (type == "dynamic") {
     kind_ = Kind::kDynamic;
     factor_ = positive("factor");
-    if (rotary_ <= 2) config.reject(at + "rope_type", "a rotary part of more than 2 features for dynamic scaling");
+    if (features_ <= 2) config.reject(at + "rope_type", "a rotary part of more than 2 features for dynamic scaling");
   } else if (type == "llama3") {
     const double low = positive("low_freq_factor"), high = positive("high_freq_factor");
     if (!(high > low)) config.reject(at + "high_freq_factor", "a number above low_freq_factor");
     stretch_llama3(fixed_, positive("factor"), low, high, original);
   } else if (type == "yarn" || type == "longrope") {
+    if (features_ % 2 != 0) config.reject(at + "rope_type", join("a scaling for the ", features_, " features of a head that turn"));
     const double ratio = static_cast<double>(max_positions) / original;
     factor_ = config.has(at + "factor") ? positive("factor") : ratio;
     if (type == "yarn") {
       const double scale = positive_or("mscale", 0), scale_all = positive_or("mscale_all_dim", 0);
       attention_factor_ =
           scale != 0 && scale_all != 0 ? yarn_magnitude(factor_, scale) / yarn_magnitude(factor_, scale_all) : yarn_magnitude(factor_, 1);
-      stretch_yarn(fixed_, theta_, rotary_, factor_, positive_or("beta_fast", 32), positive_or("beta_slow", 1), original,
+      stretch_yarn(fixed_, theta_, features_, factor_, positive_or("beta_fast", 32), positive_or("beta_slow", 1), original,
                    config.boolean(at + "truncate", true));
     } else {
       kind_ = Kind::kLong;
@@ -119,7 +132,8 @@ Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double 
         const std::vector<double> scales = config.numbers(at + key);
         const bool sound = std::all_of(scales.begin(), scales.end(), sensible);
         if (scales.size() != rotary_ / 2 || !sound) config.reject(at + key, join(rotary_ / 2, " numbers from 1e-6 to 1e6"));
-        (key[0] == 's' ? fixed_ : long_) = inverse_powers(theta_, rotary_, scales);
+        const std::vector<float> rounded(scales.begin(), scales.end());
+        (key[0] == 's' ? fixed_ : long_) = inverse_powers(static_cast<float>(theta_), features_, rounded);
       }
     }
     if (config.has(at + "attention_factor")) attention_factor_ = positive("attention_factor");
@@ -133,9 +147,11 @@ Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double 
 std::vector<float> Rope::frequencies(size_t extent) const {
   if (kind_ == Kind::kLong && extent > original_positions_) return long_;
   if (kind_ == Kind::kDynamic && extent > max_positions_) {
-    const double stretch = factor_ * static_cast<double>(extent) / static_cast<double>(max_positions_) - (factor_ - 1);
-    const double exponent = static_cast<double>(rotary_) / static_cast<double>(rotary_ - 2);
-    return inverse_powers(theta_ * std::pow(stretch, exponent), rotary_);
+    const float ratio = static_cast<float>(factor_) * static_cast<float>(extent) / static_cast<float>(max_positions_);
+    const double stretch = ratio - static_cast<float>(factor_ - 1);
+    const double exponent = static_cast<double>(features_) / static_cast<double>(features_ - 2);
+    const float power = static_cast<float>(std::pow(stretch, static_cast<double>(static_cast<float>(exponent))));
+    return inverse_powers(static_cast<float>(theta_) * power, features_);
   }
   return fixed_;
 }

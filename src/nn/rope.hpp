@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,11 @@ class Rope {
   };
 
   Rope() = default;
-  // `head_size`: Dk. `partial`: the share of each head that turns, where the configuration has no `partial_rotary_factor`.
+  // `head_size`: Dk. `partial`: the share of each head that turns, where the configuration has no `partial_rotary_factor`; without
+  // it whole heads turn, whatever that field says, as in Python's models that have no such part. An odd number of features turns
+  // with frequencies of its own number and takes one more along.
   // An unknown scaling type or a missing or senseless factor is kInvalidArgument or kUnsupported naming it.
-  Rope(const Config& config, size_t head_size, size_t max_positions, double default_theta, double partial = 1);
+  Rope(const Config& config, size_t head_size, size_t max_positions, double default_theta, std::optional<double> partial = std::nullopt);
 
   size_t rotary() const { return rotary_; }          // features of a head that turn
   bool interleaved() const { return interleaved_; }  // pairs (2i, 2i + 1) rather than (i, i + rotary / 2)
@@ -41,6 +44,7 @@ class Rope {
   Kind kind_ = Kind::kFixed;
   bool interleaved_ = false;
   size_t rotary_ = 0;
+  size_t features_ = 0;  // rotary_, or one less: what the frequencies are spread over
   double theta_ = 10000;
   double factor_ = 1;
   double attention_factor_ = 1;  // multiplies cosines and sines (yarn, longrope)

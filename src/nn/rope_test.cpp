@@ -2,9 +2,12 @@
 // LlamaRotaryEmbedding(LlamaConfig(**config))(torch.zeros(1), torch.tensor([[3, 57]])) returns, first half of the features.
 #include "nn/rope.hpp"
 
+#include <algorithm>
 #include <array>
 #include <catch_amalgamated.hpp>
 #include <cmath>
+#include <cstring>
+#include <iterator>
 
 #include "core/testing.hpp"
 
@@ -96,6 +99,48 @@ const Expected kExpected[] = {
       0.01933902f, 0.003712122f}},
 };
 
+// The same at position 100003, where the last bit of a frequency shows. (Not of dynamic scaling: torch's power function rounds in its own
+// way.)
+struct Far {
+  const char* name;
+  std::array<float, 6> cos, sin;
+};
+const Far kFar[] = {
+    {"default",
+     {0.9843149f, 0.9986387f, 0.02439096f, 0.5373501f, -0.2481726f, -0.7605712f},
+     {-0.1764209f, -0.05216026f, -0.9997025f, 0.8433592f, 0.9687158f, 0.6492546f}},
+    {"theta 5e5",
+     {0.9843149f, -0.9989649f, -0.9838501f, -0.998547f, -0.9861677f, -0.2094917f},
+     {-0.1764209f, -0.04548771f, -0.1789942f, -0.05388736f, -0.1657504f, 0.9778104f}},
+    {"linear",
+     {-0.7648168f, -0.8211091f, -0.9999521f, -0.5150796f, -0.2122099f, 0.9603224f},
+     {0.6442478f, -0.5707713f, -0.009781611f, -0.8571424f, -0.9772241f, -0.2788922f}},
+    {"llama3",
+     {0.9843149f, -0.3879322f, 0.9150379f, 0.3889009f, -0.4018296f, 0.9752977f},
+     {-0.1764209f, 0.9216879f, 0.403368f, -0.9212796f, 0.9157145f, 0.2208944f}},
+    {"yarn",
+     {1.12077f, 0.01485412f, -0.4293114f, 0.2826679f, -1.022588f, 0.651114f},
+     {-0.200878f, 1.138533f, -1.054594f, -1.102985f, -0.5007912f, -0.9340918f}},
+    {"yarn with all options",
+     {1.023101f, 0.6614264f, -0.3918991f, 0.2580348f, -0.9334743f, 0.5943729f},
+     {-0.1833725f, -0.801795f, -0.9626917f, -1.006866f, -0.4571498f, -0.8526906f}},
+    {"yarn with attention_factor",
+     {1.230394f, 0.01630702f, -0.4713027f, 0.3103159f, -1.122608f, 0.7148002f},
+     {-0.2205261f, 1.249894f, -1.157745f, -1.210869f, -0.5497741f, -1.025456f}},
+    {"longrope short",
+     {1.006017f, 1.007972f, 0.249963f, 1.009781f, -0.1176067f, -1.067807f},
+     {0.3616447f, 0.3561594f, -1.039411f, 0.3509965f, 1.062556f, -0.05144148f}},
+    {"longrope long",
+     {1.190335f, 1.192649f, 0.2957603f, 1.19479f, -0.1391541f, -1.263446f},
+     {0.4279038f, 0.4214135f, -1.229848f, 0.4153046f, 1.257234f, -0.06086638f}},
+    {"longrope with factor",
+     {1.030861f, 1.032864f, 0.2561359f, 1.034718f, -0.120511f, -1.094176f},
+     {0.3705756f, 0.3649548f, -1.06508f, 0.3596644f, 1.088796f, -0.05271183f}},
+    {"rope_parameters",
+     {0.9990172f, -0.1802257f, -0.8531439f, 0.6578701f, -0.8102074f, 0.9737756f},
+     {-0.04432274f, -0.9836253f, -0.5216757f, 0.7531314f, 0.5861434f, 0.2275106f}},
+};
+
 Rope rope_of(const Config& config) { return Rope(config, config.size("head_dim"), config.size("max_position_embeddings"), 10000); }
 
 std::vector<float> angles(const Rope& rope, std::vector<int32_t> positions, std::vector<size_t> offsets, std::vector<size_t> extents = {}) {
@@ -124,6 +169,20 @@ TEST_CASE("every scaling gives the angles of transformers", "[rope]") {
   }
 }
 
+TEST_CASE("frequencies are those of transformers to the last bit", "[rope]") {
+  for (const Far& far : kFar) {
+    CAPTURE(far.name);
+    const auto config =
+        std::find_if(std::begin(kExpected), std::end(kExpected), [&](const Expected& e) { return !std::strcmp(e.name, far.name); });
+    const auto got = angles(rope_of(config_of(config->config)), {100003}, {0, 1});
+    for (size_t i = 0; i < 6; ++i) {
+      CAPTURE(i);
+      CHECK(std::abs(got[i] - far.cos[i]) < 5e-6f);
+      CHECK(std::abs(got[6 + i] - far.sin[i]) < 5e-6f);
+    }
+  }
+}
+
 TEST_CASE("a sequence's frequencies depend on its own length only, or on the length announced", "[rope]") {
   const Rope rope =
       rope_of(config_of(R"({"head_dim": 12, "max_position_embeddings": 16, "rope_scaling": {"type": "dynamic", "factor": 3}})"));
@@ -144,6 +203,21 @@ TEST_CASE("a part of each head turns", "[rope]") {
   CHECK(rotary(R"({"partial_rotary_factor": 0.6})", 1) == 6);
   CHECK(rotary(R"({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.2}})", 1) == 2);
   CHECK_FALSE(Rope(Config(), 10, 64, 10000).interleaved());
+  // LLaMA of transformers has no such part and does not read the field.
+  CHECK(Rope(config_of(R"({"partial_rotary_factor": 0.6})"), 10, 64, 10000).rotary() == 10);
+}
+
+TEST_CASE("an odd part takes one feature more along", "[rope]") {
+  // GPTNeoXRotaryEmbedding(GPTNeoXConfig(hidden_size=20, num_attention_heads=2, rotary_pct=0.7)), positions 3 and 57.
+  const float cos[] = {-0.9899925f, 0.9767828f, 0.9998793f, 0.9999994f, 0.8998668f, -0.573016f, 0.9567353f, 0.9997743f};
+  const float sin[] = {0.14112f, 0.2142322f, 0.01553779f, 0.001118278f, 0.4361648f, -0.8195441f, 0.2909599f, 0.02124568f};
+  const Rope rope(config_of(R"({"rotary_pct": 0.7})"), 10, 64, 10000, 0.7);
+  REQUIRE(rope.rotary() == 8);
+  const auto got = angles(rope, {3, 57}, {0, 2});
+  for (size_t i = 0; i < 8; ++i) {
+    CHECK(std::abs(got[i] - cos[i]) < 5e-6f);
+    CHECK(std::abs(got[8 + i] - sin[i]) < 5e-6f);
+  }
 }
 
 TEST_CASE("a scaling that makes no sense is an error that names its field", "[rope]") {
@@ -156,7 +230,10 @@ TEST_CASE("a scaling that makes no sense is an error that names its field", "[ro
   CHECK_THAT(fails(R"({"rope_scaling": {"type": "linear", "factor": "2"}})"), ContainsSubstring("a number") && ContainsSubstring("'2'"));
   CHECK_THAT(fails(R"({"rope_theta": 0})"), ContainsSubstring("rope_theta"));
   CHECK_THAT(fails(R"({"partial_rotary_factor": 1.5})"), ContainsSubstring("partial_rotary_factor"));
-  CHECK_THAT(fails(R"({"partial_rotary_factor": 0.26})"), ContainsSubstring("even"));
+  CHECK_THAT(fails(R"({"partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2}})"),
+             ContainsSubstring("unsupported") && ContainsSubstring("partial_rotary_factor"));
+  CHECK_THAT(outcome([] { Rope(Config(), 9, 64, 10000, 1); }), ContainsSubstring("1 to 8") && ContainsSubstring("9"));
+  CHECK_THAT(outcome([] { Rope(Config(), 10, 64, 10000, 0.05); }), ContainsSubstring("got 0"));
   CHECK_THAT(fails(R"({"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}})"),
              ContainsSubstring("high_freq_factor"));
   CHECK_THAT(fails(R"({"rope_scaling": {"type": "yarn", "factor": 8, "beta_fast": -1}})"), ContainsSubstring("beta_fast"));

@@ -262,6 +262,12 @@ void Forward::begin() {
     const size_t standard = runtime.model->info().mask_moves_positions ? i : places_[i];
     positions_.push_back(input_.positions.empty() ? static_cast<int32_t>(standard) : input_.positions[s][places_[i]]);
   }
+  // Python looks at the positions of padding too.
+  extent_ = runtime.model->info().mask_moves_positions ? places_.size() : ids.size();
+  if (!input_.positions.empty()) {
+    const auto& given = input_.positions[s];
+    extent_ = given.empty() ? 0 : static_cast<size_t>(*std::max_element(given.begin(), given.end())) + 1;
+  }
   cache_ = std::make_unique<KvCache>(runtime.make_cache());
   started_ = true;
   const EncoderDecoder* translator = runtime.model->encoder_decoder();
@@ -300,7 +306,7 @@ bool Forward::advance() {
     Context ctx{runtime.arena, nullptr, &collector};
     const Scope scope(ctx);
     const std::vector<size_t> offsets{0, count};
-    const std::vector<size_t> extents{static_cast<size_t>(*std::max_element(positions_.begin(), positions_.end())) + 1};
+    const std::vector<size_t> extents{extent_};
     const float* key_bias = key_bias_.data();
     Batch batch{std::span(ids_).subspan(past, count), std::span(positions_).subspan(past, count), offsets, extents};
     if (!key_bias_.empty()) batch.key_bias = {&key_bias, 1};

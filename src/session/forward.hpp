@@ -70,6 +70,7 @@ class Forward {
   std::vector<int32_t> ids_, positions_;  // of the tokens that are not padding
   std::vector<size_t> places_, sources_;  // where those stand among all: of the sequence that is continued, and of the encoder's
   std::vector<float> key_bias_;           // hides padding between tokens where it cannot be taken out, otherwise empty
+  size_t extent_ = 0;                     // positions of the whole sequence, padding included: scaled rotary positions depend on it
   bool started_ = false;
 };
 
