@@ -28,7 +28,7 @@ export interface LoadOptions {
   cacheDir?: string | false;
   /** Use only what has been downloaded before; anything missing is an `offline` error. */
   offline?: boolean;
-  /** Called as bytes arrive, at most once a file every 50 ms, and at each file's end. */
+  /** Called as bytes arrive, at most once a file every 50 ms, and at each file's end. If it throws, `load` rejects with that. */
   onProgress?: (progress: Progress) => void;
   /** Abandons the load: the promise rejects with the signal's reason, and what was taken is given back. */
   signal?: AbortSignal;
@@ -125,7 +125,7 @@ export interface GenerateOptions {
   decoderStartTokenId?: number | null;
   /** Accepted because published configurations have it; nothing is padded here. */
   padTokenId?: number | null;
-  /** How many continuations of each prompt; needs sampling where it is more than 1. */
+  /** How many continuations of each prompt, at most 65536; needs sampling where it is more than 1. */
   numReturnSequences?: number | null;
   /** Only 1 is built. */
   numBeams?: number | null;
