@@ -100,7 +100,7 @@ test('stop strings, chat, standard input', async () => {
 test('mistakes: exit code 2, the reason on stderr, nothing on stdout', async () => {
   for (const [args, message] of [
     [['a', '--max-new-token', '3'], /Unknown option '--max-new-token'/],
-    [['a', '--max-new-tokens', 'many'], /maxNewTokens: expected an integer >= 1, got "many"/],
+    [['a', '--max-new-tokens', 'many'], /maxNewTokens: expected an integer from 1 to 2147483647, got "many"/],
     [['a', '--temperature', '-1'], /temperature/],
     [['a', '--num-beams', '4'], /--num-beams/],
     [['a', 'b'], /one prompt/],

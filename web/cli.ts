@@ -140,7 +140,7 @@ async function generate({ positionals, flags, model = defaultModel, load: loadOp
     controller.abort();
   };
   process.on('SIGINT', interrupt);
-  // The reader of a pipe may leave early; there is nobody left to write for.
+  // There is nobody left to write for.
   process.stdout.on('error', () => controller.abort());
 
   const bar = progressBar();
@@ -271,8 +271,19 @@ async function main(): Promise<number> {
   return generate(given);
 }
 
+// The reader of a pipe may leave early; anything else that keeps text from being written is a failure.
+let unwritten: NodeJS.ErrnoException | undefined;
+process.stdout.on('error', (reason: NodeJS.ErrnoException) => {
+  if (reason.code === 'EPIPE' || unwritten) return;
+  unwritten = reason;
+  process.stderr.write(`wasmformer: standard output: ${reason.message}\n`);
+  process.exitCode = 1;
+});
+process.stderr.on('error', () => {});
+
 try {
-  process.exitCode = await main();
+  const code = await main();
+  process.exitCode = unwritten ? 1 : code;
 } catch (reason) {
   if (reason instanceof UsageError) {
     process.stderr.write(`wasmformer: ${reason.message}\n(wasmformer --help lists the options)\n`);

@@ -20,10 +20,7 @@ interface Kind {
 const kind = (expected: string, test: (value: any) => boolean): Kind => ({ expected, test });
 const number = (expected: string, test: (value: number) => boolean) => kind(expected, (value) => typeof value === 'number' && test(value));
 const integerFrom = (least: number, most = 2 ** 31 - 1) =>
-  number(
-    most === 2 ** 31 - 1 ? `an integer >= ${least}` : `an integer from ${least} to ${most}`,
-    (value) => Number.isInteger(value) && value >= least && value <= most,
-  );
+  number(`an integer from ${least} to ${most}`, (value) => Number.isInteger(value) && value >= least && value <= most);
 const isId = (value: unknown) => Number.isInteger(value) && (value as number) >= 0 && (value as number) < 2 ** 31;
 
 const boolean = kind('true or false', (value) => typeof value === 'boolean');

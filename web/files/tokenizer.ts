@@ -414,7 +414,14 @@ function buildTokenizer(folder: ModelFolder, json: unknown, settings: JsonObject
     templates,
     findTemplates: (signal) => findTemplates(folder, signal),
     encode(text, addSpecialTokens) {
-      const { ids: encoded } = encoder.encode(text, { add_special_tokens: addSpecialTokens });
+      let encoded: (number | null | undefined)[];
+      try {
+        encoded = encoder.encode(text, { add_special_tokens: addSpecialTokens }).ids;
+      } catch (cause) {
+        throw new WasmformerError('invalid-file', `[${where}] tokenizer: a text could not be split: ${(cause as Error).message}`, {
+          cause,
+        });
+      }
       // Without an unknown token, what has no id is dropped.
       return encoded.filter((id) => id !== undefined && id !== null);
     },
@@ -454,7 +461,31 @@ function readVocabulary(model: JsonObject, bad: (message: string) => WasmformerE
   return vocab;
 }
 
+const kBehaviors = ['Removed', 'Isolated', 'MergedWithPrevious', 'MergedWithNext', 'Contiguous'];
+
+/** Checks what the library would read wrongly, or warn of on the console and leave out. */
+function checkComponent(component: unknown, bad: (message: string) => WasmformerError): void {
+  if (!isObject(component)) return;
+  const type = own(component, 'type');
+  for (const inner of [own(component, 'normalizers'), own(component, 'pretokenizers')]) {
+    if (Array.isArray(inner)) for (const one of inner) checkComponent(one, bad);
+  }
+  if (type !== 'Split' && type !== 'Replace') return;
+  const pattern = own(component, 'pattern');
+  const text = isObject(pattern) ? (own(pattern, 'Regex') ?? own(pattern, 'String')) : undefined;
+  if (typeof text !== 'string')
+    throw bad(`${type}.pattern: expected { Regex } or { String }, got ${kindOf(isObject(pattern) ? text : pattern)}`);
+  const behavior = own(component, 'behavior');
+  if (type === 'Split' && !kBehaviors.includes(behavior as string)) {
+    throw bad(
+      `Split.behavior: expected one of ${kBehaviors.join(', ')}, got ${typeof behavior === 'string' ? behavior : kindOf(behavior)}`,
+    );
+  }
+}
+
 function makeEncoder(json: JsonObject, bad: (message: string) => WasmformerError): Encoder {
+  checkComponent(own(json, 'normalizer'), bad);
+  checkComponent(own(json, 'pre_tokenizer'), bad);
   try {
     return new Encoder(json as ConstructorParameters<typeof Encoder>[0], {} as ConstructorParameters<typeof Encoder>[1]);
   } catch (cause) {

@@ -1,0 +1,171 @@
+// Arguments nobody should pass: each is refused by name, quickly, and the model goes on.
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { cache, load, ops } from '../dist/node.js';
+import { fixtures } from './support/fixtures.mjs';
+import { random } from './support/tiny.mjs';
+
+const code =
+  (expected, message = /./) =>
+  (error) => {
+    assert.equal(error.code, expected, error.stack);
+    assert.match(error.message, message);
+    return true;
+  };
+const files = random(1);
+const prompt = { inputIds: [1, 2, 3] };
+const boom = () => {
+  throw new Error('boom');
+};
+const trap = new Proxy({}, { get: boom, ownKeys: boom });
+const trapArray = new Proxy([], { get: boom });
+
+let lm;
+before(async () => {
+  lm = await load(files, { worker: false });
+});
+after(() => lm.dispose());
+
+test('getters and proxies that throw', async () => {
+  const refused = code('invalid-argument', /boom|cannot be shown/);
+  const options = Object.defineProperty({}, 'seed', { get: boom, enumerable: true });
+  for (const value of [trap, trapArray]) {
+    for (const call of [
+      () => lm.generate(value),
+      () => lm.generate({ inputIds: value }),
+      () => lm.generate(prompt, { stopStrings: value }),
+      () => lm.generate(prompt, { logitBias: value, numBeams: value }),
+      () => lm.chat(value),
+      () => lm.forward({ inputIds: value }),
+      () => lm.forward({ inputIds: [[1]], attentionMask: value }),
+      () => lm.score(value),
+      () => lm.decode(value),
+      () => lm.tokenize(value),
+      () => ops.processLogits(value, [1]),
+      () => load(value),
+      () => load(files, { network: value, signal: value }),
+      () => cache.list(value),
+    ]) {
+      await assert.rejects(async () => call(), code('invalid-argument'), String(call));
+    }
+  }
+  await assert.rejects(async () => lm.generate(prompt, options), refused);
+  await assert.rejects(async () => lm.score(prompt, Object.defineProperty({}, 'signal', { get: boom, enumerable: true })), refused);
+});
+
+test('holes in arrays are not skipped', async () => {
+  // biome-ignore-start lint/suspicious/noSparseArray: what is tested
+  for (const call of [
+    () => lm.generate([, prompt]),
+    () => lm.generate(prompt, { stopStrings: [,] }),
+    () => lm.generate(prompt, { eosTokenId: [1, , 2] }),
+    () => lm.generate(prompt, { suppressTokens: [,] }),
+    () => lm.generate(prompt, { badWordsIds: [[1], ,] }),
+    () => lm.generate(prompt, { sequenceBias: [,] }),
+    () => lm.score([,]),
+    () => lm.tokenize([,]),
+    () => lm.forward({ inputIds: [[1], ,] }),
+  ]) {
+    await assert.rejects(async () => call(), code('invalid-argument'), String(call));
+  }
+  // biome-ignore-end lint/suspicious/noSparseArray: what is tested
+  assert.equal((await lm.generate(prompt, { maxNewTokens: 2, eosTokenId: null }).result).tokenIds.length, 2);
+});
+
+test('lengths that cannot be', async () => {
+  for (const length of [-1, 0.5, NaN, 2 ** 31, 2 ** 53, 'many']) {
+    await assert.rejects(async () => lm.generate({ inputIds: { length } }), code('invalid-argument', /length/));
+    await assert.rejects(lm.decode({ length }), code('invalid-argument'));
+  }
+  const began = performance.now();
+  await assert.rejects(lm.forward({ inputIds: { length: 1e9 } }), code('invalid-argument', /token id at 0/));
+  await assert.rejects(ops.processLogits({ length: 1e9 }, [1]), code('invalid-argument', /scores: expected a number at 0/));
+  assert.ok(performance.now() - began < 1000);
+  for (const number of [65537, 2 ** 31 - 1]) {
+    assert.throws(
+      () => lm.generate(prompt, { doSample: true, numReturnSequences: number }),
+      code('invalid-argument', /numReturnSequences: expected an integer from 1 to 65536/),
+    );
+  }
+  assert.throws(() => lm.generate(prompt, { maxNewTokens: 1e12 }), code('invalid-argument', /from 1 to 2147483647, got 1000000000000/));
+  const held = await lm.createCache();
+  for (const length of [-1, 1.5, NaN, Symbol('s'), trap]) await assert.rejects(held.truncate(length), code('invalid-argument', /cache/));
+  await held.dispose();
+});
+
+test('cache options and worker scripts', async () => {
+  await assert.rejects(async () => cache.list({ cacheDir: 5 }), code('invalid-argument', /cacheDir: expected a string, got 5/));
+  await assert.rejects(async () => cache.list(null), code('invalid-argument'));
+  await assert.rejects(async () => cache.clear(null), code('invalid-argument', /id: expected/));
+  await assert.rejects(async () => cache.clear(undefined, { directory: 'x' }), code('invalid-argument', /unknown option 'directory'/));
+  await assert.rejects(load(files, { workerUrl: 'worker.js' }), code('invalid-argument', /workerUrl: expected a path/));
+  await assert.rejects(load(files, { workerUrl: 'https://example.org/worker.js' }), code('invalid-argument', /workerUrl/));
+});
+
+for (const worker of [true, false]) {
+  test(`an onProgress that throws ends the load with that, ${worker ? 'in a worker' : 'in process'}`, async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'wasmformer-hostile-'));
+    try {
+      for (const [name, bytes] of Object.entries(files)) writeFileSync(join(folder, name), bytes);
+      await assert.rejects(load(folder, { worker, onProgress: boom }), /^Error: boom$/);
+      await assert.rejects(load(folder, { worker, onProgress: async () => boom() }), /^Error: boom$/);
+      await (await load(folder, { worker })).dispose();
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
+}
+
+test('all attention weights of a long prompt are refused with the bytes, and so is no more', async () => {
+  const { layers, heads } = lm.info();
+  const length = 20000;
+  const least = layers * heads * length * length * 4;
+  await assert.rejects(lm.forward({ inputIds: [new Int32Array(length).fill(3)] }, { attentions: true }), (error) => {
+    assert.equal(error.code, 'out-of-memory');
+    const [, limit, bytes] = /^\[forward\] request: expected at most (\d+) bytes, which is what is left, got (\d+)$/.exec(error.message);
+    assert.ok(Number(limit) < 2 ** 32 && Number(bytes) >= least && Number(bytes) < 1.5 * least, error.message);
+    return true;
+  });
+  assert.equal((await lm.forward({ inputIds: [[1, 2]] }, { attentions: true }))[0].attentions.length, layers);
+});
+
+test('tokenizer files that the tokenizer would misread', async () => {
+  const { readFileSync } = await import('node:fs');
+  const original = JSON.parse(readFileSync(join(fixtures, 'files/splits/tokenizer.json'), 'utf8'));
+  const loaded = (change) => {
+    const changed = structuredClone(original);
+    change(changed);
+    return load({ ...files, 'tokenizer.json': new TextEncoder().encode(JSON.stringify(changed)) }, { worker: false });
+  };
+  const split = (part) => ({ type: 'Split', pattern: { Regex: 'a' }, behavior: 'Isolated', invert: false, ...part });
+  for (const [part, message] of [
+    [{ pattern: 5 }, /Split.pattern: expected \{ Regex \} or \{ String \}/],
+    [{ pattern: { Regexp: 'a' } }, /Split.pattern/],
+    [{ behavior: 'Sideways' }, /Split.behavior: expected one of Removed, .*, got Sideways/],
+    [{ behavior: [] }, /Split.behavior/],
+  ]) {
+    const change = (json) => {
+      json.pre_tokenizer = { type: 'Sequence', pretokenizers: [split(part)] };
+    };
+    await assert.rejects(loaded(change), code('invalid-file', message));
+  }
+  const model = await loaded((json) => {
+    json.post_processor = { type: 'TemplateProcessing', single: [null], pair: [], special_tokens: {} };
+  });
+  await assert.rejects(model.tokenize('a'), code('invalid-file', /tokenizer.json\] tokenizer: a text could not be split/));
+  await model.dispose();
+});
+
+test('the command line says why nothing could be written', { skip: !existsSync('/dev/full') && 'there is no /dev/full' }, () => {
+  const program = fileURLToPath(new URL('../dist/cli.js', import.meta.url));
+  const { status, stderr } = spawnSync('/bin/sh', ['-c', 'exec "$0" "$1" --help > /dev/full', process.execPath, program], {
+    encoding: 'utf8',
+  });
+  assert.equal(status, 1);
+  assert.match(stderr, /^wasmformer: standard output: ENOSPC/);
+});
