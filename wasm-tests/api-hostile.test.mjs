@@ -1,5 +1,6 @@
 // Arguments nobody should pass: each is refused by name, quickly, and the model goes on.
 import assert from 'node:assert/strict';
+import { File } from 'node:buffer';
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -103,6 +104,9 @@ test('cache options and worker scripts', async () => {
   await assert.rejects(async () => cache.list(null), code('invalid-argument'));
   await assert.rejects(async () => cache.clear(null), code('invalid-argument', /id: expected/));
   await assert.rejects(async () => cache.clear(undefined, { directory: 'x' }), code('invalid-argument', /unknown option 'directory'/));
+  for (const endpoint of ['x', 'ftp://a', 'http://localhost:99999']) {
+    await assert.rejects(load('org/name', { endpoint, cacheDir: false }), code('invalid-argument', /endpoint: expected an http/));
+  }
   await assert.rejects(load(files, { workerUrl: 'worker.js' }), code('invalid-argument', /workerUrl: expected a path/));
   await assert.rejects(load(files, { workerUrl: 'https://example.org/worker.js' }), code('invalid-argument', /workerUrl/));
 });
@@ -132,6 +136,24 @@ test('all attention weights of a long prompt are refused with the bytes, and so 
     return true;
   });
   assert.equal((await lm.forward({ inputIds: [[1, 2]] }, { attentions: true }))[0].attentions.length, layers);
+});
+
+test('a cache folder that cannot be is a named error, not a wait', {
+  skip: process.platform !== 'linux' && 'there is no /proc',
+}, async () => {
+  for (const cacheDir of ['/proc/none', '/dev/null', '/dev/null/none', 'a\0b']) {
+    const began = performance.now();
+    await assert.rejects(cache.list({ cacheDir }), code('busy', /^\[cache\] /));
+    await assert.rejects(cache.clear('org/name', { cacheDir }), code('busy'));
+    assert.ok(performance.now() - began < 5000, cacheDir);
+  }
+});
+
+test('a list of files that is no array', async () => {
+  const list = Object.entries(files).map(([name, bytes]) => new File([bytes], name));
+  const model = await load({ ...list, length: list.length }, { worker: false });
+  assert.equal(model.info().architecture, lm.info().architecture);
+  await model.dispose();
 });
 
 test('tokenizer files that the tokenizer would misread', async () => {

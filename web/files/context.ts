@@ -69,7 +69,7 @@ export class FileContext {
   constructor(platform: FilePlatform, options: FileOptions) {
     this.platform = platform;
     this.endpoint = text(options.endpoint, 'endpoint', defaultEndpoint).replace(/\/+$/, '');
-    if (!/^https?:\/\/[^/?#]/.test(this.endpoint)) {
+    if (!(/^https?:\/\/[^/?#]/.test(this.endpoint) && isAddress(this.endpoint))) {
       throw new WasmformerError('invalid-argument', `[load] endpoint: expected an http(s) URL, got ${JSON.stringify(this.endpoint)}`);
     }
     this.revision = text(options.revision, 'revision', 'main');
@@ -138,6 +138,14 @@ export class FileContext {
     if (this.#onProgress !== undefined && !this.#files.has(file)) {
       this.#files.set(file, { loaded: 0, total, cached: true, told: Number.NEGATIVE_INFINITY });
     }
+  }
+}
+
+function isAddress(text: string): boolean {
+  try {
+    return Boolean(new URL(text));
+  } catch {
+    return false;
   }
 }
 

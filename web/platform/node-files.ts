@@ -138,6 +138,21 @@ function noRoom(reason: unknown, what: string): WasmformerError {
   return new WasmformerError('busy', `[cache] ${what}: ${code || String(reason)}`, { cause: reason });
 }
 
+/** A folder and those above it. Node's own recursive `mkdir` never ends where a parent exists but takes no folders, as in /proc. */
+async function makeFolder(path: string, deeper = true): Promise<void> {
+  try {
+    await mkdir(path);
+  } catch (reason) {
+    const parent = dirname(path);
+    if (codeOf(reason) === 'ENOENT' && deeper && parent !== path) {
+      await makeFolder(parent);
+      await makeFolder(path, false);
+    } else if (!(await stat(path).catch(() => null))?.isDirectory()) {
+      throw reason;
+    }
+  }
+}
+
 /**
  * A folder of blobs named by their content and small records that name them. A blob grows under `<key>.partial` and is
  * renamed when it is whole; both are written at explicit positions with bytes that depend on the key alone, so two
@@ -155,8 +170,12 @@ class DiskCache implements CacheStore {
   }
 
   async prepare(): Promise<void> {
-    await mkdir(this.#blobs, { recursive: true });
-    await mkdir(this.#records, { recursive: true });
+    try {
+      await makeFolder(this.#blobs);
+      await makeFolder(this.#records);
+    } catch (reason) {
+      throw noRoom(reason, this.location);
+    }
   }
 
   #record(path: readonly string[]): string {
@@ -176,7 +195,7 @@ class DiskCache implements CacheStore {
     const target = this.#record(path);
     const draft = `${target}.${process.pid}.${Math.random().toString(36).slice(2)}.tmp`;
     try {
-      await mkdir(dirname(target), { recursive: true });
+      await makeFolder(dirname(target));
       await writeFile(draft, `${JSON.stringify(record, null, 1)}\n`);
       await rename(draft, target);
     } catch (reason) {

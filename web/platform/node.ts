@@ -78,8 +78,9 @@ export function turn(): Promise<void> {
 
 /** Paths mean the same in a worker thread. A `File`, unlike the `Blob` it is, loses its content on the way. */
 export function portable(source: unknown): unknown {
-  if (Array.isArray(source) && source.length > 0 && source.every((file) => file instanceof Blob && 'name' in file)) {
-    return Object.fromEntries((source as File[]).map((file) => [file.name, file.slice()]));
+  const list = (source as ArrayLike<unknown> | null)?.[0] instanceof Blob ? Array.from(source as ArrayLike<unknown>) : [];
+  if (list.length > 0 && list.every((file) => file instanceof Blob && 'name' in file)) {
+    return Object.fromEntries((list as File[]).map((file) => [file.name, file.slice()]));
   }
   if (typeof source === 'object' && source !== null && Object.getPrototypeOf(source) === Object.prototype) {
     return Object.fromEntries(Object.entries(source).map(([name, value]) => [name, value instanceof Blob ? value.slice() : value]));
