@@ -149,6 +149,23 @@ test('a cache folder that cannot be is a named error, not a wait', {
   }
 });
 
+test('a chat template without an end', async () => {
+  const { readFileSync } = await import('node:fs');
+  const tokenizer = { 'tokenizer.json': new Uint8Array(readFileSync(join(fixtures, 'files/llama/tokenizer.json'))) };
+  const model = await load({ ...files, ...tokenizer }, { worker: false });
+  const forever = '{% for i in range(1000000) %}{% for j in range(1000000) %}{% set x = i * j %}{% endfor %}{% endfor %}';
+  await assert.rejects(
+    model.applyChatTemplate('a', { chatTemplate: forever }),
+    code('invalid-argument', /^\[chat\] template: .*2000000 steps/),
+  );
+  const itself = '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}';
+  await assert.rejects(model.applyChatTemplate('a', { chatTemplate: itself }), code('invalid-argument', /^\[chat\] template: /));
+  const messages = Array.from({ length: 2000 }, (_, i) => ({ role: i % 2 ? 'assistant' : 'user', content: `${i}` }));
+  const all = await model.applyChatTemplate(messages, { chatTemplate: '{% for m in messages %}{{ m.content }}{% endfor %}' });
+  assert.equal(all, messages.map(({ content }) => content).join(''));
+  await model.dispose();
+});
+
 test('a list of files that is no array', async () => {
   const list = Object.entries(files).map(([name, bytes]) => new File([bytes], name));
   const model = await load({ ...list, length: list.length }, { worker: false });

@@ -21,6 +21,18 @@ export interface ChatTemplateOptions {
 
 class Raised extends Error {}
 
+/** Nodes of a template that are evaluated before it counts as endless; a long conversation takes some hundred thousand. */
+const kMostSteps = 2_000_000;
+
+class BoundedInterpreter extends Interpreter {
+  #steps = 0;
+
+  override evaluate(...args: Parameters<Interpreter['evaluate']>): ReturnType<Interpreter['evaluate']> {
+    if (++this.#steps > kMostSteps) throw new Raised(`expected at most ${kMostSteps} steps, got more: does it loop?`);
+    return super.evaluate(...args);
+  }
+}
+
 const kMonths = ['January', 'February', 'March', 'April', 'May', 'June', 'July', 'August', 'September', 'October', 'November', 'December'];
 const kDays = ['Sunday', 'Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday'];
 
@@ -96,7 +108,7 @@ export class ChatTemplate {
       for (const [name, value] of Object.entries(variables)) {
         if (!Object.hasOwn(constants, name)) environment.set(name, value);
       }
-      return (new Interpreter(environment).run(this.#program) as { value: string }).value;
+      return (new BoundedInterpreter(environment).run(this.#program) as { value: string }).value;
     } catch (cause) {
       throw new WasmformerError('invalid-argument', `[chat] template: ${(cause as Error).message}`, { cause });
     }
