@@ -13,11 +13,11 @@
 #include "core/config.hpp"
 #include "generate/generation.hpp"
 #include "session/forward.hpp"
-#include "session/gradients.hpp"
 #include "session/loader.hpp"
 #include "session/model_decoder.hpp"
 #include "session/runtime.hpp"
 #include "session/score.hpp"
+#include "train/gradients.hpp"
 
 namespace wf {
 

@@ -2,7 +2,7 @@
 #include <catch_amalgamated.hpp>
 
 #include "models/testing.hpp"
-#include "session/gradients.hpp"
+#include "train/gradients.hpp"
 
 using namespace wf;
 using namespace wf::testing;

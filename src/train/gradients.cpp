@@ -1,4 +1,4 @@
-#include "session/gradients.hpp"
+#include "train/gradients.hpp"
 
 #include <numeric>
 #include <span>
