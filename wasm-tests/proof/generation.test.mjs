@@ -61,8 +61,10 @@ for (const { name, generationConfig, calls } of models) {
 test('draws follow the distribution', async (t) => {
   const draws = 4000;
   let tried = 0;
-  for (const { name, calls } of models.filter((_, i) => i % 5 === 0)) {
-    const { inputIds, options } = calls.at(-1);
+  for (const { name, calls } of models.filter((_, i) => i % 3 === 0)) {
+    const open = calls.filter(({ logprobs }) => logprobs?.filter((logprob) => logprob !== null).length > 4);
+    if (open.length === 0) continue;
+    const { inputIds, options } = open.at(-1);
     const lm = await load(join(place, name), { worker: false });
     const one = { ...options, maxNewTokens: 1 };
     const logprobs = await firstDistribution(lm, inputIds, one);

@@ -148,7 +148,7 @@ def expect(config: dict, folder: Path, seed: int) -> tuple[dict, dict] | None:
         if lead < LEAD:
             return None
         tokens = out.sequences[0, length:].tolist()
-        answers["prompts"].append({"inputIds": ids, "greedy": tokens, "finishReason": "stop" if len(tokens) < NEW_TOKENS else "length", "lead": lead})
+        answers["prompts"].append({"inputIds": ids, "greedy": tokens, "finishReason": "stop" if tokens[-1] == config["eos_token_id"] else "length", "lead": lead})
     width = 150
     masks = {"left": [[0] * n + [1] * (width - n) for n in (0, r.randint(1, 20), r.randint(100, 149))],
              "right": [[1] * (width - n) + [0] * n for n in (0, r.randint(1, 20), r.randint(100, 149))],

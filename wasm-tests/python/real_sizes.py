@@ -56,6 +56,7 @@ def sizes() -> dict[str, tuple[dict, str, int]]:
 
 
 REFUSED = {"gemma-2b"}
+GAINS = {"gpt2": 1.6, "gpt_neox": 1.6, "opt": 2.5, "bloom": 3.0}
 
 
 def shapes(folder: Path) -> dict[str, torch.Size]:
@@ -64,14 +65,14 @@ def shapes(folder: Path) -> dict[str, torch.Size]:
     return {name: p.shape for name, p in model.named_parameters()}  # the head's second name of a tied embedding is left out
 
 
-def draw(name: str, shape: torch.Size, conv1d: bool, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Spread so that deep models neither die out nor repeat one token."""
+def draw(name: str, shape: torch.Size, conv1d: bool, gain: float, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Spread so that greedy texts wander, yet rounding does not grow from layer to layer."""
     noise = torch.randn(shape, generator=generator)
     if len(shape) == 1:
         return (0.1 * noise + (1.0 if name.endswith("weight") else 0.0)).to(dtype)
     if "embed" in name or "wte" in name or "wpe" in name:
         return noise.mul_(0.08).to(dtype)
-    return noise.div_((shape[0] if conv1d else shape[1]) ** 0.5).to(dtype)
+    return noise.mul_(gain / (shape[0] if conv1d else shape[1]) ** 0.5).to(dtype)
 
 
 def write(config: dict, dtype: str, folder: Path, seed: int, hollow: bool) -> None:
@@ -91,8 +92,9 @@ def write(config: dict, dtype: str, folder: Path, seed: int, hollow: bool) -> No
             file.truncate(8 + len(text) + offset)
         return
     conv1d = lambda name: config["model_type"] == "gpt2" and name.rsplit(".", 2)[-2] in ("c_attn", "c_proj", "c_fc")
+    gain = GAINS.get(config["model_type"], 1.3)
     rename = lambda name: "embed_out.weight" if config["model_type"] == "gpt_neox" and name == "lm_head.weight" else name
-    save_file({rename(n): draw(n, s, conv1d(n), DTYPES[dtype], generator) for n, s in found.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({rename(n): draw(n, s, conv1d(n), gain, DTYPES[dtype], generator) for n, s in found.items()}, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 @torch.no_grad()
