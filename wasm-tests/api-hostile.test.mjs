@@ -166,6 +166,29 @@ test('a chat template without an end', async () => {
   await model.dispose();
 });
 
+test('many calls share a signal: all end, and nothing is printed', async () => {
+  const warnings = [];
+  const warn = (warning) => warnings.push(warning);
+  process.on('warning', warn);
+  const controller = new AbortController();
+  const { signal } = controller;
+  const endless = Array.from({ length: 15 }, () => lm.generate(prompt, { maxNewTokens: 1e6, eosTokenId: null, signal }).result);
+  const waiting = Promise.allSettled(Array.from({ length: 15 }, () => lm.score(prompt, { signal })));
+  await lm.tokenize('a').catch(() => {});
+  controller.abort(new Error('enough'));
+  for (const result of await Promise.all(endless)) assert.equal(result.finishReason, 'aborted');
+  for (const { reason } of await waiting) assert.equal(reason.message, 'enough');
+  // A signal that was used and let go works again.
+  const again = new AbortController();
+  await lm.score(prompt, { signal: again.signal });
+  const stopped = lm.generate(prompt, { maxNewTokens: 1e6, eosTokenId: null, signal: again.signal });
+  setTimeout(() => again.abort(), 20);
+  assert.equal((await stopped.result).finishReason, 'aborted');
+  await new Promise(setImmediate);
+  process.removeListener('warning', warn);
+  assert.deepEqual(warnings, []);
+});
+
 test('a list of files that is no array', async () => {
   const list = Object.entries(files).map(([name, bytes]) => new File([bytes], name));
   const model = await load({ ...list, length: list.length }, { worker: false });

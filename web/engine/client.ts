@@ -1,4 +1,5 @@
 import { type ErrorCode, fromPlainError, WasmformerError } from '../errors.ts';
+import { onAbort } from './abort.ts';
 import type { EnginePort, Response } from './protocol.ts';
 
 interface Pending {
@@ -43,6 +44,7 @@ export class Client {
       if (this.#end) throw this.#end.code === 'disposed' ? disposed() : this.#end;
       if (signal?.aborted && !endsEarly) throw signal.reason;
       const id = this.#next++;
+      let stop = () => {};
       const cancel = () => {
         this.#port.post({ id, cancel: true });
         if (!endsEarly) {
@@ -54,7 +56,7 @@ export class Client {
         resolve: resolve as (value: unknown) => void,
         reject,
         onEvent,
-        settle: () => signal?.removeEventListener('abort', cancel),
+        settle: () => stop(),
       });
       try {
         this.#port.post({ id, method, args, ...(signal?.aborted ? { cancelled: true } : {}) });
@@ -65,7 +67,7 @@ export class Client {
         });
       }
       this.#port.setBusy(true);
-      if (!signal?.aborted) signal?.addEventListener('abort', cancel, { once: true });
+      if (signal && !signal.aborted) stop = onAbort(signal, cancel);
     });
   }
 

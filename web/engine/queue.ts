@@ -1,3 +1,5 @@
+import { onAbort } from './abort.ts';
+
 /** Lets one call in at a time, in order of arrival. */
 export class Queue {
   #tail: Promise<void> = Promise.resolve();
@@ -27,8 +29,7 @@ export function untilAborted<T>(promise: Promise<T>, signal: AbortSignal | undef
   if (!signal) return promise;
   if (signal.aborted) return Promise.reject(signal.reason);
   return new Promise<T>((resolve, reject) => {
-    const onAbort = () => reject(signal.reason);
-    signal.addEventListener('abort', onAbort, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort));
+    const stop = onAbort(signal, () => reject(signal.reason));
+    promise.then(resolve, reject).finally(stop);
   });
 }

@@ -1,4 +1,5 @@
 import type { GenerateResult, Piece } from '../types.ts';
+import { onAbort } from './abort.ts';
 
 /**
  * A generation in progress: iterate it for the pieces, await `result` for the whole. It runs from the moment it is made
@@ -19,10 +20,11 @@ export class GenerationStream<R extends GenerateResult | GenerateResult[] = Gene
   /** `produce` starts the work: it reports pieces, and ends early when the signal it is given aborts. */
   constructor(produce: (emit: (pieces: Piece[]) => void, signal: AbortSignal) => Promise<R>, signal?: AbortSignal) {
     const forward = () => this.#cancel.abort(signal?.reason);
+    let stop = () => {};
     if (signal?.aborted) forward();
-    else signal?.addEventListener('abort', forward, { once: true });
+    else if (signal) stop = onAbort(signal, forward);
     const end = (error: { reason: unknown } | null) => {
-      signal?.removeEventListener('abort', forward);
+      stop();
       this.#ended = true;
       this.#error = error;
       this.#wake?.();
