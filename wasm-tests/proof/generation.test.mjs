@@ -99,7 +99,7 @@ test('draws follow the distribution', async (t) => {
     ++tried;
     await lm.dispose();
   }
-  assert.ok(tried > 4);
+  assert.ok(tried > 2);
 });
 
 test('filters over 49152 tokens', async (t) => {

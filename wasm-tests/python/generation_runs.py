@@ -68,6 +68,23 @@ def without_repeats(options: dict) -> dict:
     return options
 
 
+def model_settings(r: random.Random, variant: int, eos: int, context: list[int], vocabulary: int) -> dict | None:
+    """A generation_config.json: none, one that only names tokens, or one with options of its own, which Python accepts together."""
+    if variant == 0:
+        return None
+    settings = {"bos_token_id": 1, "eos_token_id": r.choice((eos, [eos, r.randrange(vocabulary)])), "pad_token_id": 0}
+    while variant > 1:
+        own = without_repeats({k: v for k, v in options(r, eos, context, vocabulary).items() if k != "eosTokenId"})
+        more = {snake(k): v for k, v in (own | sampling_options(r)).items()} | r.choice(({}, {"do_sample": True}))
+        more |= r.choice(({}, {"max_length": r.randint(26, 40)}, {"max_new_tokens": r.randint(3, 20)}))
+        try:
+            GenerationConfig(**(settings | more))
+        except ValueError:
+            continue
+        return settings | more
+    return settings
+
+
 def make_folder(source: Path, folder: Path, generation_config: dict | None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -94,20 +111,14 @@ def runs(root: Path, fixtures: Path, seed: int) -> None:
         for variant in range(4):
             name = f"{base}-{variant}"
             context = [r.randrange(4, vocabulary - 1) for _ in range(24)]
-            settings = None
-            if variant > 0:
-                settings = {"bos_token_id": 1, "eos_token_id": r.choice((eos, [eos, r.randrange(vocabulary)])), "pad_token_id": 0}
-                if variant > 1:
-                    own = without_repeats({k: v for k, v in options(r, eos, context, vocabulary).items() if k != "eosTokenId"})
-                    settings |= {snake(k): v for k, v in (own | sampling_options(r)).items()}
-                    settings |= {"do_sample": True} if r.random() < 0.5 else {}
-                    settings |= r.choice(({}, {"max_length": r.randint(26, 40)}, {"max_new_tokens": r.randint(3, 20)}))
+            settings = model_settings(r, variant, eos, context, vocabulary)
             make_folder(fixtures / base, root / name, settings)
-            # A list of pairs is how a file can hold what is a dictionary in Python.
             model = AutoModelForCausalLM.from_pretrained(root / name, dtype=torch.float32, attn_implementation="eager").eval()
             model_samples = bool(settings and settings.get("do_sample"))
             calls = []
-            while len(calls) < 8:
+            for _ in range(100):
+                if len(calls) == 8:
+                    break
                 ids = context[: r.choice((1, 1, 2, 5, 12, 24))]
                 sample = len(calls) >= 5
                 given = without_repeats(options(r, eos, context, vocabulary))

@@ -56,7 +56,7 @@ def sizes() -> dict[str, tuple[dict, str, int]]:
 
 
 REFUSED = {"gemma-2b"}
-GAINS = {"gpt2": 1.6, "gpt_neox": 1.6, "opt": 2.5, "bloom": 3.0}
+GAINS = {"gpt2": 1.6, "gpt_neox": 1.6, "opt": 1.6, "bloom": 2.0}
 
 
 def shapes(folder: Path) -> dict[str, torch.Size]:
