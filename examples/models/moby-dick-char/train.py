@@ -1,6 +1,6 @@
 """Trains the default model: a character-level LLaMA on Melville's Moby-Dick.
 
-    python train.py --minutes 90          train (or go on from the checkpoint in --work), then write the model folder
+    python train.py --minutes 30          train (or go on from the checkpoint in --work), then write the model folder
     python train.py --export              write the model folder from the checkpoint as it is
     python train.py --evaluate            held-out loss of the model folder, bits per character
     python train.py --sample 10000        characters at temperature 0.8 from the model folder, for `node check.mjs --text -`
@@ -235,7 +235,7 @@ def sample(folder: Path, characters: int, length: int = 500) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=90)
+    parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--work", type=Path, default=HERE / ".work", help="text and checkpoint")
     parser.add_argument("--folder", type=Path, default=HERE, help="where the model is written")
