@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "core/shape.hpp"
@@ -48,6 +49,17 @@ void KvPool::reserve(size_t blocks) {
   free_.reserve(in_use_ + free_.size() + count);
   char* slab = static_cast<char*>(slabs_.back().data());
   for (size_t i = count; i-- > 0;) free_.push_back(reinterpret_cast<float*>(slab + i * stride_ + kHeader));
+}
+
+void KvPool::trim() {
+  std::sort(free_.begin(), free_.end(), std::less<>());
+  std::erase_if(slabs_, [this](Buffer& slab) {
+    const auto first = std::lower_bound(free_.begin(), free_.end(), slab.floats(), std::less<>());
+    const auto last = std::lower_bound(first, free_.end(), slab.floats() + slab.bytes() / sizeof(float), std::less<>());
+    if (static_cast<size_t>(last - first) != slab.bytes() / stride_) return false;
+    free_.erase(first, last);
+    return true;
+  });
 }
 
 size_t KvPool::bytes() const {

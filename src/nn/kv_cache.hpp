@@ -12,7 +12,7 @@
 
 namespace wf {
 
-// Blocks of one size for all caches of a model. Grows by slabs, never shrinks while it lives.
+// Blocks of one size for all caches of a model. Grows by slabs; shrinks only when asked to.
 class KvPool {
  public:
   KvPool(const kernels::AttentionShape& shape, size_t blocks_a_slab);
@@ -25,6 +25,7 @@ class KvPool {
   void drop(float* block);   // one reference less; the last gives the block back
   bool is_shared(const float* block) const;
   void reserve(size_t blocks);  // makes sure that many can be taken without allocating
+  void trim();                  // gives back the slabs of which no block is in use
   size_t block_bytes() const { return stride_; }
   size_t bytes() const;  // held
   size_t blocks_in_use() const { return in_use_; }

@@ -190,6 +190,39 @@ TEST_CASE("steps on the way to a reserved length allocate nothing", "[kv_cache]"
   CHECK(cache.blocks(0) == table);
 }
 
+TEST_CASE("trimming gives back the slabs without a block in use, and only those", "[kv_cache]") {
+  KvPool pool(kShape, 2);
+  KvCache kept(pool, {0});
+  const auto right = [&kept](size_t length) {
+    for (size_t t = 0; t < length; ++t) {
+      if (stamp_at(kept, 0, t) != static_cast<float>(t)) return false;
+    }
+    return kept.length() == length;
+  };
+  {
+    KvCache other(pool, {0});
+    for (size_t t = 0; t < 6 * kBlock; ++t) {  // blocks of both in most slabs
+      KvCache& cache = t < kBlock ? kept : other;
+      write(cache, 1, static_cast<float>(t));
+      cache.advance(1);
+    }
+    const size_t all = pool.bytes();
+    pool.trim();
+    CHECK(pool.bytes() == all);
+  }
+  pool.trim();
+  CHECK(pool.bytes() == 2 * pool.block_bytes());
+  CHECK(pool.blocks_in_use() == 1);
+  CHECK(right(kBlock));
+  write(kept, 2 * kBlock, static_cast<float>(kBlock));
+  kept.advance(2 * kBlock);
+  CHECK(pool.blocks_in_use() == 3);
+  CHECK(right(3 * kBlock));
+  kept.clear();
+  pool.trim();
+  CHECK(pool.bytes() == 0);
+}
+
 TEST_CASE("a pool that does not fit is out of memory", "[kv_cache]") {
   CHECK_THROWS_AS(KvPool({1, SIZE_MAX / 64, 1, 1}, 1), Error);
   KvPool pool(kShape, 1);

@@ -208,9 +208,17 @@ void Forward::expect_room() const {
   const Runtime& runtime = *runtime_;
   const ModelInfo& info = runtime.model->info();
   const EncoderDecoder* translator = runtime.model->encoder_decoder();
-  const auto product = [](size_t a, size_t b) { return checked_product(a, b, "forward"); };
-  const auto sum = [](size_t a, size_t b) { return checked_sum(a, b, "forward"); };
-  size_t floats = 0, longest = 0;
+  // Beyond what size_t can say in WebAssembly, so that the error tells how many.
+  const auto product = [](uint64_t a, uint64_t b) {
+    uint64_t result = 0;
+    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
+  };
+  const auto sum = [](uint64_t a, uint64_t b) {
+    uint64_t result = 0;
+    return __builtin_add_overflow(a, b, &result) ? UINT64_MAX : result;
+  };
+  uint64_t floats = 0;
+  size_t longest = 0;
   const auto add_attention = [&](size_t layers, size_t all_heads, size_t queries, size_t keys) {
     if (!request_.attentions) return;
     const size_t heads = request_.heads.empty() ? all_heads : request_.heads.size();
@@ -232,13 +240,13 @@ void Forward::expect_room() const {
     }
     longest = std::max({longest, source, target});
   }
-  size_t bytes = product(floats, sizeof(float));
+  uint64_t bytes = product(floats, sizeof(float));
   bytes = sum(bytes, product(runtime.cache_bytes(longest), translator ? 2 : 1));
   const size_t rows = translator ? longest : std::min(longest, kChunk);
-  size_t workspace = runtime.workspace_bytes(rows, longest, std::min(rows, runtime.logit_rows()));
+  uint64_t workspace = runtime.workspace_bytes(rows, longest, std::min(rows, runtime.logit_rows()));
   if (request_.attentions) workspace = sum(workspace, product(product(rows, longest), sizeof(float)));
-  bytes = sum(bytes, workspace - std::min(workspace, runtime.arena.bytes()));
-  runtime.expect_room(bytes, "forward", "request");
+  bytes = sum(bytes, workspace - std::min<uint64_t>(workspace, runtime.arena.bytes()));
+  runtime_->make_room(bytes, "forward", "request");
 }
 
 // Takes up the next sequence: its tokens without padding, an empty cache, and the encoder's work where there is one.

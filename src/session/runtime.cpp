@@ -55,4 +55,9 @@ void Runtime::expect_room(uint64_t needed, std::string_view where, std::string_v
   if (needed > left) fail(Code::kOutOfMemory, where, what, ": expected at most ", left, " bytes, which is what is left, got ", needed);
 }
 
+void Runtime::make_room(uint64_t needed, std::string_view where, std::string_view what) {
+  if (needed > memory_limit - std::min(memory_limit, bytes())) pool.trim();
+  expect_room(needed, where, what);
+}
+
 }  // namespace wf

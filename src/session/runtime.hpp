@@ -40,6 +40,8 @@ struct Runtime {
   size_t logit_rows() const;
   // Throws kOutOfMemory, with the bytes, unless so many more fit under the limit.
   void expect_room(uint64_t bytes, std::string_view where, std::string_view what) const;
+  // The same, where `bytes` counts on nothing that lies free in the pool: if need be, that is given back first.
+  void make_room(uint64_t bytes, std::string_view where, std::string_view what);
 
   // Calls visit(first row, logits (some rows, V)) until all rows of `states` had their turn.
   template <class Visit>

@@ -44,7 +44,7 @@ Score::Score(std::shared_ptr<Runtime> runtime, std::vector<std::vector<int32_t>>
   }
   const size_t workspace = runtime_->workspace_bytes(std::min(longest, kChunk), longest, runtime_->logit_rows());
   const size_t bytes = checked_sum(runtime_->cache_bytes(longest), workspace - std::min(workspace, runtime_->arena.bytes()), "score");
-  runtime_->expect_room(bytes, "score", "request");
+  runtime_->make_room(bytes, "score", "request");
 }
 
 bool Score::advance() {

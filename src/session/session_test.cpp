@@ -445,6 +445,14 @@ TEST_CASE("session: what does not fit into memory is refused before any work, wi
   CHECK_NOTHROW(forwarded(*session, {{random_ids(50, 1)}, {}, {}, {}}, {{"attentions", true}}));
   CHECK(error_of([&] { generated(*session, {random_ids(20000, 1)}, {{"maxNewTokens", 1.0}}); }).code() == Code::kOutOfMemory);
 
+  // What an earlier call has left free in the pool is no reason to refuse.
+  const auto used = loaded("llama", {{"memoryLimit", 2e6}});
+  generated(*used, {random_ids(2000, 1)}, {{"maxNewTokens", 1.0}});
+  const Memory after = used->memory();
+  CHECK(2e6 - static_cast<double>(after.weights + after.arena + after.cache) < 12 * 100 * 100 * sizeof(float));
+  CHECK_NOTHROW(forwarded(*used, {{random_ids(100, 1)}, {}, {}, {}}, {{"attentions", true}}));
+  CHECK(used->memory().cache < after.cache / 2);
+
   Session small(config_of("config.json", model_config("llama")), config_of("load", {{"memoryLimit", 1000.0}}));
   small.plan(std::vector(small.parameters().size(), DType::kF32));
   CHECK(error_of([&] { small.allocate(); }).code() == Code::kOutOfMemory);
