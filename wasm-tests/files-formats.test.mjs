@@ -20,7 +20,7 @@ async function contents(tensors, slabBytes) {
   const parameters = [...tensors.values()].map(({ name, shape }) => ({ name, shape }));
   const { matches } = matchTensors(parameters, tensors, accepted);
   const got = parameters.map(() => []);
-  const holder = { context: { signal: undefined, report() {}, expect() {} } };
+  const holder = { context: { signal: undefined, report() {}, expect() {}, settle() {} } };
   for await (const { index, rowBegin, rowCount, bytes } of loadTensors(holder, matches, { slabBytes })) {
     assert.equal(
       rowBegin,
