@@ -6,7 +6,12 @@ const text = 'Call me Ishmael. Some years ago';
 
 const lm = await load(defaultModel);
 const ids = await lm.tokenize(text);
-const names = (await lm.decode(ids.map((id) => [id]), { skipSpecialTokens: false })).map((name) => name.trim().slice(0, 1) || '·');
+const names = (
+  await lm.decode(
+    ids.map((id) => [id]),
+    { skipSpecialTokens: false },
+  )
+).map((name) => name.trim().slice(0, 1) || '·');
 const [{ logits, attentions }] = await lm.forward({ inputIds: [ids] }, { attentions: { layers: [layer], heads: [head] } });
 
 const [, , keys] = attentions[0].shape;

@@ -1,11 +1,7 @@
 // How likely does the model find these texts, and which of their characters surprise it?
 import { defaultModel, load } from 'wasmformer';
 
-const texts = [
-  'The whale swam away from the ship.',
-  'The whale away the swam ship from.',
-  'Teh whlae swma awya fmor teh shpi.',
-];
+const texts = ['The whale swam away from the ship.', 'The whale away the swam ship from.', 'Teh whlae swma awya fmor teh shpi.'];
 
 const lm = await load(defaultModel);
 for (const [i, { tokenIds, logprobs, perplexity }] of (await lm.score(texts)).entries()) {
