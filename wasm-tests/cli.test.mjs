@@ -90,6 +90,15 @@ test('options in kebab-case; lists, negative numbers, switches, JSON', async () 
   assert.equal(several[0].seed, 3);
 });
 
+test('a model that samples by itself gives several continuations, with no sampling option', async () => {
+  const sampling = folder('sampling', { ...random(1), 'generation_config.json': JSON.stringify({ do_sample: true }) });
+  const args = ['a', '--num-return-sequences', '2', '--max-new-tokens', '2', '--seed', '1', '--json'];
+  const { status, stdout, stderr } = await run([...args, '--model', sampling]);
+  assert.equal(status, 0, stderr);
+  assert.equal(JSON.parse(stdout).length, 2);
+  assert.match((await run([...args, '--model', model])).stderr, /expected 1 without sampling/);
+});
+
 test('stop strings, chat, standard input', async () => {
   assert.equal((await run(['A', '--model', reciter, '--stop-strings', 'E'])).stdout, 'BCD\n');
   assert.equal((await run(['A', '--model', reciter, '--chat'])).stdout, 'BCDE 😀!\n');
@@ -99,7 +108,7 @@ test('stop strings, chat, standard input', async () => {
 
 test('mistakes: exit code 2, the reason on stderr, nothing on stdout', async () => {
   for (const [args, message] of [
-    [['a', '--max-new-token', '3'], /Unknown option '--max-new-token'/],
+    [['a', '--max-new-token', '3'], /Unknown option '--max-new-token': the nearest known is '--max-new-tokens'/],
     [['a', '--max-new-tokens', 'many'], /maxNewTokens: expected an integer from 1 to 2147483647, got "many"/],
     [['a', '--temperature', '-1'], /temperature/],
     [['a', '--num-beams', '4'], /--num-beams/],

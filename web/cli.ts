@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises';
 import { parseArgs } from 'node:util';
 import { cache, defaultModel, inspect, load } from './node.js';
-import { checkLoadOptions, describeOptions, type OptionWords, resolveGeneration } from './options.ts';
+import { checkLoadOptions, describeOptions, nearestOf, type OptionWords, resolveGeneration } from './options.ts';
 import type { ChatOptions, Dtype, GenerateResult, LoadOptions, ModelInfo, Progress } from './types.ts';
 
 /** A mistake on the command line: exit code 2. */
@@ -25,7 +25,7 @@ function help(): string {
       .join('\n');
   return `Usage:
   wasmformer PROMPT [options]      continue a text (from standard input where PROMPT is -)
-  wasmformer info SOURCE           architecture, parameters, memory by dtype; loads no weights
+  wasmformer info [SOURCE]         architecture, parameters, memory by dtype; loads no weights
   wasmformer cache list            what has been downloaded
   wasmformer cache clear [MODEL]   remove it, or one model's files
 
@@ -73,7 +73,9 @@ function parse(argv: string[]): Arguments {
   try {
     ({ values, positionals } = parseArgs({ args: joined, options, allowPositionals: true }));
   } catch (reason) {
-    throw new UsageError((reason as Error).message.split('. ')[0]);
+    const message = (reason as Error).message.split('. ')[0];
+    const unknown = /^Unknown option '--([\w-]+)'/.exec(message)?.[1];
+    throw new UsageError(message + (unknown ? `: the nearest known is '--${nearestOf(unknown, Object.keys(options))}'` : ''));
   }
   const given: Record<string, unknown> = {};
   for (const [flag, value] of Object.entries(values)) {
@@ -126,7 +128,8 @@ async function generate({ positionals, flags, model = defaultModel, load: loadOp
   if (prompt === undefined && process.stdin.isTTY) throw new UsageError('expected a prompt');
   try {
     checkLoadOptions(loadOptions);
-    resolveGeneration(flags.chat ? 'chat' : 'generate', options, {});
+    // Whether the model itself samples is known only when it is loaded.
+    resolveGeneration(flags.chat ? 'chat' : 'generate', options, { do_sample: true });
   } catch (reason) {
     throw new UsageError((reason as Error).message);
   }

@@ -30,6 +30,11 @@ export type ErrorCode = (typeof errorCodes)[number];
 
 /** The only error this library throws on purpose. Messages read `[where] what: expected X, got Y`. */
 export class WasmformerError extends Error {
+  static {
+    // What Node prints of an uncaught error is the class's name, which minifying would shorten.
+    Object.defineProperty(WasmformerError, 'name', { value: 'WasmformerError' });
+  }
+
   readonly code: ErrorCode;
 
   constructor(code: ErrorCode, message: string, options?: { cause?: unknown }) {

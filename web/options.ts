@@ -241,10 +241,13 @@ function distance(a: string, b: string): number {
 
 const camelCase = (name: string) => name.replace(/[_-]([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 
+/** The one of `known` that takes the fewest changes to become `wanted`. */
+export function nearestOf(wanted: string, known: readonly string[]): string {
+  return known.reduce((nearest, other) => (distance(wanted, other) < distance(wanted, nearest) ? other : nearest));
+}
+
 function unknownOption(where: string, name: string, known: string[]): never {
-  const wanted = camelCase(name);
-  let nearest = known[0];
-  for (const other of known) if (distance(wanted, other) < distance(wanted, nearest)) nearest = other;
+  const nearest = nearestOf(camelCase(name), known);
   throw new WasmformerError('invalid-argument', `[${where}] unknown option '${name}': the nearest known is '${nearest}'`);
 }
 
