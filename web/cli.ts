@@ -75,7 +75,8 @@ function parse(argv: string[]): Arguments {
   } catch (reason) {
     const message = (reason as Error).message.split('. ')[0];
     const unknown = /^Unknown option '--([\w-]+)'/.exec(message)?.[1];
-    throw new UsageError(message + (unknown ? `: the nearest known is '--${nearestOf(unknown, Object.keys(options))}'` : ''));
+    const nearest = unknown && nearestOf(unknown, Object.keys(options));
+    throw new UsageError(message + (nearest ? `: the nearest known is '--${nearest}'` : ''));
   }
   const given: Record<string, unknown> = {};
   for (const [flag, value] of Object.entries(values)) {

@@ -241,14 +241,16 @@ function distance(a: string, b: string): number {
 
 const camelCase = (name: string) => name.replace(/[_-]([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 
-/** The one of `known` that takes the fewest changes to become `wanted`. */
-export function nearestOf(wanted: string, known: readonly string[]): string {
-  return known.reduce((nearest, other) => (distance(wanted, other) < distance(wanted, nearest) ? other : nearest));
+/** The one of `known` that `wanted` was probably meant to be: the fewest changes away, at most a third of its letters. */
+export function nearestOf(wanted: string, known: readonly string[]): string | undefined {
+  const nearest = known.reduce((best, other) => (distance(wanted, other) < distance(wanted, best) ? other : best));
+  return distance(wanted, nearest) <= Math.max(2, wanted.length / 3) ? nearest : undefined;
 }
 
 function unknownOption(where: string, name: string, known: string[]): never {
   const nearest = nearestOf(camelCase(name), known);
-  throw new WasmformerError('invalid-argument', `[${where}] unknown option '${name}': the nearest known is '${nearest}'`);
+  const hint = nearest === undefined ? '' : `: the nearest known is '${nearest}'`;
+  throw new WasmformerError('invalid-argument', `[${where}] unknown option '${name}'${hint}`);
 }
 
 /** Reads what a caller gave. Whatever its getters, proxies and iterators throw becomes `invalid-argument`. */
