@@ -45,6 +45,12 @@ export function run(command, args = [], { cwd = root, env = {}, quiet = false, c
       });
     }
     if (input !== undefined) child.stdin.end(input);
+    // A script that is ended takes its child with it.
+    const end = (signal) => child.kill(signal);
+    for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, end);
+    child.on('close', () => {
+      for (const signal of ['SIGINT', 'SIGTERM']) process.off(signal, end);
+    });
     let late = false;
     const timer =
       timeout &&
