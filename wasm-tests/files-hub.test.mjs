@@ -365,9 +365,11 @@ test('many shards: one pass over each, whatever the server does', async () => {
       await checkpoint.close();
       assert.ok(got.every((bytes, i) => bytes.equals(shards[i])));
       const sent = names.map((name) => hub.requests(`/org/name/resolve/${kCommit}/${name}`).reduce((sum, entry) => sum + entry.sent, 0));
+      // What a dropped connection still had in its buffers counts as sent, and is sent again.
+      const inBuffers = rule.dropAfter ? Math.floor(819_275 / rule.dropAfter) * 65_536 : 0;
       if (!rule.ignoreRange)
         assert.ok(
-          sent.every((bytes) => bytes < 820_000),
+          sent.every((bytes) => bytes < 820_000 + inBuffers),
           `${sent} with ${JSON.stringify(rule)}`,
         );
     }

@@ -337,7 +337,7 @@ for (const keep of [false, true]) {
           most = Math.max(most, now);
           ++samples;
         }
-        await new Promise((resolve) => setTimeout(resolve, 15));
+        await new Promise((resolve) => setTimeout(resolve, 2));
       }
       const { memory, info } = await loading;
       const kept = await page.evaluate(async () => (await wf.cache.list()).map(({ size }) => size));
@@ -346,7 +346,7 @@ for (const keep of [false, true]) {
         keep,
       );
       assert.deepEqual(info.warnings, []);
-      assert.ok(samples >= 20, `only ${samples} samples`);
+      assert.ok(samples >= 10, `only ${samples} samples`);
       assert.equal(info.parameters, 124_439_808);
       assert.ok(memory.weights >= 4 * 124_439_808 && memory.weights < 530 * MB, `weights take ${memory.weights}`);
       console.log(
