@@ -241,10 +241,10 @@ function distance(a: string, b: string): number {
 
 const camelCase = (name: string) => name.replace(/[_-]([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 
-/** The one of `known` that `wanted` was probably meant to be: the fewest changes away, at most a third of its letters. */
+/** The one of `known` that `wanted` was probably meant to be: the fewest changes away, at most three, or a third of its letters. */
 export function nearestOf(wanted: string, known: readonly string[]): string | undefined {
   const nearest = known.reduce((best, other) => (distance(wanted, other) < distance(wanted, best) ? other : best));
-  return distance(wanted, nearest) <= Math.max(2, wanted.length / 3) ? nearest : undefined;
+  return distance(wanted, nearest) <= Math.max(3, wanted.length / 3) ? nearest : undefined;
 }
 
 function unknownOption(where: string, name: string, known: string[]): never {
