@@ -57,6 +57,20 @@ after(async () => {
   rmSync(scratch, { recursive: true, force: true });
 });
 
+/** Starts a generation by keyboard; on return it has started, and may be over: 200 tokens take a fifth of a second. */
+async function startByKeyboard(page) {
+  await page.evaluate(() => {
+    const stop = document.querySelector('#stop');
+    globalThis.started = new Promise((resolve) => {
+      new MutationObserver(() => {
+        if (stop.getAttribute('aria-disabled') === 'false') resolve();
+      }).observe(stop, { attributes: true });
+    });
+  });
+  await page.keyboard.press('Control+Enter');
+  await page.evaluate(() => globalThis.started);
+}
+
 const ready = (page) => page.waitForSelector('#generate[aria-disabled=false]');
 
 /** Opens the page, waits for its model, runs the body; then the console must be clean and nothing may stick out sideways. */
@@ -224,8 +238,7 @@ test('wholly by keyboard', async () => {
     await page.focus('#prompt');
     await page.keyboard.press('Control+A');
     await page.keyboard.type('Call me');
-    await page.keyboard.press('Control+Enter');
-    await page.waitForSelector('#stop[aria-disabled=false]');
+    await startByKeyboard(page);
     await page.keyboard.press('Escape');
     await ready(page);
     assert.match(await page.textContent('#output'), /^Call me/);
@@ -450,8 +463,7 @@ test('light, dark and chosen colours; a telephone, a tablet, a screen; nothing j
         }).observe({ type: 'layout-shift', buffered: false });
       });
       await page.focus('#prompt');
-      await page.keyboard.press('Control+Enter');
-      await page.waitForSelector('#stop[aria-disabled=false]');
+      await startByKeyboard(page);
       await ready(page);
       assert.ok((await page.evaluate(() => globalThis.shift)) < 0.01, 'what was in view stays where it was');
       await page.waitForSelector('#views:not([hidden])');
