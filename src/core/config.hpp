@@ -20,6 +20,7 @@ class Config {
   explicit Config(std::string where) : where_(std::move(where)) {}  // `where`: what error messages call it
 
   void set(std::string key, Value value) { values_[std::move(key)] = std::move(value); }
+  const std::string& where() const { return where_; }
   bool has(std::string_view key) const { return find(key) != nullptr; }
   bool is_null(std::string_view key) const;  // present, and null
   const std::map<std::string, Value, std::less<>>& values() const { return values_; }
