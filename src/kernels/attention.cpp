@@ -34,6 +34,10 @@ Seen lanes_of(Seen keys, size_t number) {
   return {keys.begin > first ? keys.begin - first : 0, std::min(kBlock, keys.end - first)};
 }
 
+const float* bias_row(const AttentionMask& mask, size_t h, size_t t) {
+  return mask.bias + static_cast<ptrdiff_t>(h) * mask.bias_head_stride + static_cast<ptrdiff_t>(t) * mask.bias_row_stride;
+}
+
 // The scores (kBlock) of one query and block number `number`: in, q k of its sixteen lanes; out, scaled and biased, -inf where
 // hidden. Returns the largest.
 float finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t number, Seen lanes, float* score) {
@@ -44,8 +48,11 @@ float finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t number
     for (size_t i = lanes.begin; i < lanes.end; ++i) score[i] += mask.slopes[h] * static_cast<float>(first + i);
   }
   if (mask.bias) {
-    const float* bias = mask.bias + h * mask.bias_head_stride + t * mask.bias_row_stride + first;
+    const float* bias = bias_row(mask, h, t) + first;
     for (size_t i = lanes.begin; i < lanes.end; ++i) score[i] += bias[i];
+  }
+  if (mask.key_bias) {
+    for (size_t i = lanes.begin; i < lanes.end; ++i) score[i] += mask.key_bias[first + i];
   }
   std::fill(score, score + lanes.begin, kHidden);
   std::fill(score + lanes.end, score + kBlock, kHidden);
@@ -230,7 +237,8 @@ void attention_forward_exact(const AttentionShape& shape, const AttentionMask& m
         }
         row[j] *= mask.scale;
         if (mask.slopes) row[j] += mask.slopes[h] * static_cast<float>(j);
-        if (mask.bias) row[j] += mask.bias[h * mask.bias_head_stride + t * mask.bias_row_stride + j];
+        if (mask.bias) row[j] += bias_row(mask, h, t)[j];
+        if (mask.key_bias) row[j] += mask.key_bias[j];
       }
     }
     softmax(weights, weights, T, S);

@@ -38,7 +38,7 @@ std::vector<float> run(const Cache& cache, const AttentionMask& mask, const std:
   Row queries(std::vector<float>(q.begin() + static_cast<long>(begin * row), q.begin() + static_cast<long>((begin + T) * row)), begin % 4);
   Row out(T * out_row, 1), scratch(attention_scratch(cache.shape, T, S));
   AttentionMask local = mask;
-  if (local.bias) local.bias += begin * local.bias_row_stride;
+  if (local.bias) local.bias += static_cast<ptrdiff_t>(begin) * local.bias_row_stride;
   attention(cache.shape, local, queries.data(), row, T, q_begin + begin, cache.blocks.data() + first_block, first_block, S, out.data(),
             out_row, scratch.data());
   CHECK(out.intact());
@@ -81,8 +81,8 @@ TEST_CASE("Attention against its definition, for every number of keys around the
         for (const int biased : {0, 1, 2}) {
           if (biased != 0) {
             mask.bias = bias.data();
-            mask.bias_head_stride = biased == 1 ? T * S : 0;
-            mask.bias_row_stride = S;
+            mask.bias_head_stride = biased == 1 ? static_cast<ptrdiff_t>(T * S) : 0;
+            mask.bias_row_stride = static_cast<ptrdiff_t>(S);
           }
           const std::vector<float> q = normals(T * shape.H * shape.Dk, S + 7);
           const Expected e = expected(cache, mask, q, T, q_begin);
@@ -121,7 +121,7 @@ TEST_CASE("A query's result does not depend on other queries, chunks, or later k
       mask.causal = true;
       if (form & 1) mask.window = 21;
       if (form & 2) mask.slopes = slopes.data();
-      if (form & 4) mask.bias = bias.data(), mask.bias_head_stride = S * S, mask.bias_row_stride = S;
+      if (form & 4) mask.bias = bias.data(), mask.bias_head_stride = static_cast<ptrdiff_t>(S * S), mask.bias_row_stride = static_cast<ptrdiff_t>(S);
       const std::vector<float> whole = run(cache, mask, q, 0, S, 0, S);
       CAPTURE(shape.H, shape.Hk, shape.Dk, form);
       for (const size_t chunk : {1, 2, 3, 7, 16, 40}) {
@@ -160,7 +160,7 @@ TEST_CASE("A query that sees nothing gives zeros; hidden keys of any content do 
   for (size_t j = 0; j < S; ++j) bias[S + j] = -kInf;
   AttentionMask mask;
   mask.bias = bias.data();
-  mask.bias_row_stride = S;
+  mask.bias_row_stride = static_cast<ptrdiff_t>(S);
   const std::vector<float> out = run(cache, mask, q, 0, T, 0, S);
   for (size_t i = 0; i < 8; ++i) {
     CHECK(std::isfinite(out[i]));

@@ -150,7 +150,11 @@ void attention(const AttentionShape& shape, const AttentionMask& mask, const Rea
         for (size_t d = 0; d < shape.Dk; ++d) sum += q[(t * shape.H + h) * shape.Dk + d] * k[(j * shape.Hk + g) * shape.Dk + d];
         sum *= static_cast<Real>(mask.scale);
         if (mask.slopes) sum += static_cast<Real>(mask.slopes[h]) * static_cast<Real>(j);
-        if (mask.bias) sum += static_cast<Real>(mask.bias[h * mask.bias_head_stride + t * mask.bias_row_stride + j]);
+        if (mask.bias) {
+          const ptrdiff_t row = static_cast<ptrdiff_t>(h) * mask.bias_head_stride + static_cast<ptrdiff_t>(t) * mask.bias_row_stride;
+          sum += static_cast<Real>(mask.bias[row + static_cast<ptrdiff_t>(j)]);
+        }
+        if (mask.key_bias) sum += static_cast<Real>(mask.key_bias[j]);
         score[j] = hidden ? -std::numeric_limits<Real>::infinity() : sum;
       }
       softmax(score, weight, S == 0 ? 0 : 1, S);

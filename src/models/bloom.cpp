@@ -31,10 +31,12 @@ class Bloom final : public Model {
       x = block.residual_2(ctx, x, [&](const Tensor& h) { return block.feed_forward(ctx, h); });
       if (l + 1 < blocks_.size()) ctx.observe(Site::kHidden, l + 1, x);
     }
-    x = final_norm_(ctx, x);
+    x = final_norm(ctx, x);
     ctx.observe(Site::kHidden, blocks_.size(), x);
     return x;
   }
+
+  Tensor final_norm(Context& ctx, const Tensor& states) const override { return final_norm_(ctx, states); }
 
   Tensor head(Context& ctx, const Tensor& states) const override { return linear(ctx, states, tied_ ? token_embedding_ : head_, Weight()); }
 
@@ -55,7 +57,7 @@ class Bloom final : public Model {
       block.residual_2 = {Norm::layer(D, eps), order};
       block.attention = SelfAttention(l, D, H, H, head_size, true, true);
       block.attention.core.slopes = alibi_slopes(H);
-      block.feed_forward = FeedForward(kernels::Activation::kGeluTanh, false, D, 4 * D, true);
+      block.feed_forward = FeedForward(kernels::Activation::kGeluTanh, false, D, 4 * D, true, l);
     }
     final_norm_ = Norm::layer(D, eps);
     tied_ = config.boolean("tie_word_embeddings", true);

@@ -31,6 +31,11 @@ size_t layer_count(const Config& config, std::string_view key, size_t fallback) 
   return within(config, key, config.size(key, fallback), 1024);
 }
 
+size_t layer_count_or_none(const Config& config, std::string_view key, size_t fallback) {
+  const size_t count = config.size(key, fallback);
+  return count == 0 ? 0 : within(config, key, count, 1024);
+}
+
 float epsilon(const Config& config, std::string_view key, double fallback) {
   const double value = config.number(key, fallback);
   if (!(value > 0) || value >= 1) config.reject(key, "a number above 0, below 1");
@@ -56,7 +61,7 @@ kernels::Activation activation(const Config& config, std::string_view key, std::
   if (name == "sigmoid") return Activation::kSigmoid;
   if (name == "linear") return Activation::kIdentity;
   fail(
-      Code::kUnsupported, "config.json", key,
+      Code::kUnsupported, config.where(), key,
       ": expected gelu, gelu_python, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, silu, swish, relu, tanh, sigmoid or linear, got '",
       name, "'");
 }

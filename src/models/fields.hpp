@@ -17,6 +17,7 @@ size_t vocabulary(const Config& config, size_t fallback);
 size_t head_count(const Config& config, std::string_view key, size_t fallback);
 // A number of layers: 1 to 1024.
 size_t layer_count(const Config& config, std::string_view key, size_t fallback);
+size_t layer_count_or_none(const Config& config, std::string_view key, size_t fallback);  // 0 to 1024
 // A norm's epsilon: above 0.
 float epsilon(const Config& config, std::string_view key, double fallback);
 // The first of the keys that is present, else the last: old and new spellings of one field.

@@ -32,10 +32,12 @@ class Gpt2 final : public Model {
       x = block.residual_2(ctx, x, [&](const Tensor& h) { return block.feed_forward(ctx, h); });
       if (l + 1 < blocks_.size()) ctx.observe(Site::kHidden, l + 1, x);
     }
-    x = final_norm_(ctx, x);
+    x = final_norm(ctx, x);
     ctx.observe(Site::kHidden, blocks_.size(), x);
     return x;
   }
+
+  Tensor final_norm(Context& ctx, const Tensor& states) const override { return final_norm_(ctx, states); }
 
   Tensor head(Context& ctx, const Tensor& states) const override { return linear(ctx, states, tied_ ? token_embedding_ : head_, Weight()); }
 
@@ -60,7 +62,7 @@ class Gpt2 final : public Model {
       block.attention = SelfAttention(l, D, H, H, head_size, true, true);
       if (!scaled) block.attention.core.scale = 1;
       if (by_layer) block.attention.core.scale /= static_cast<float>(l + 1);
-      block.feed_forward = FeedForward(act, false, D, inner, true);
+      block.feed_forward = FeedForward(act, false, D, inner, true, l);
     }
     final_norm_ = Norm::layer(D, eps);
     tied_ = config.boolean("tie_word_embeddings", true);

@@ -33,10 +33,12 @@ class GptNeox final : public Model {
           [&](const Tensor& h) { return block.feed_forward(ctx, h); });
       if (l + 1 < blocks_.size()) ctx.observe(Site::kHidden, l + 1, x);
     }
-    x = final_norm_(ctx, x);
+    x = final_norm(ctx, x);
     ctx.observe(Site::kHidden, blocks_.size(), x);
     return x;
   }
+
+  Tensor final_norm(Context& ctx, const Tensor& states) const override { return final_norm_(ctx, states); }
 
   Tensor head(Context& ctx, const Tensor& states) const override { return linear(ctx, states, tied_ ? token_embedding_ : head_, Weight()); }
 
@@ -57,7 +59,7 @@ class GptNeox final : public Model {
       Block& block = blocks_[l];
       block.residual = {Norm::layer(D, eps), Norm::layer(D, eps), parallel};
       block.attention = SelfAttention(l, D, H, H, head_size, bias, bias);
-      block.feed_forward = FeedForward(act, false, D, inner, true);
+      block.feed_forward = FeedForward(act, false, D, inner, true, l);
     }
     final_norm_ = Norm::layer(D, eps);
     tied_ = config.boolean("tie_word_embeddings", false);

@@ -61,10 +61,12 @@ class Llama final : public Model {
       x = block.residual_2(ctx, x, [&](const Tensor& h) { return block.feed_forward(ctx, h); });
       if (l + 1 < blocks_.size()) ctx.observe(Site::kHidden, l + 1, x);
     }
-    x = final_norm_(ctx, x);
+    x = final_norm(ctx, x);
     ctx.observe(Site::kHidden, blocks_.size(), x);
     return x;
   }
+
+  Tensor final_norm(Context& ctx, const Tensor& states) const override { return final_norm_(ctx, states); }
 
   Tensor head(Context& ctx, const Tensor& states) const override { return linear(ctx, states, tied_ ? token_embedding_ : head_, Weight()); }
 
@@ -101,7 +103,7 @@ class Llama final : public Model {
         block.attention.query_norm = Norm::rms(head_size, eps);
         block.attention.key_norm = Norm::rms(head_size, eps);
       }
-      block.feed_forward = FeedForward(act, true, D, inner, inner_bias);
+      block.feed_forward = FeedForward(act, true, D, inner, inner_bias, l);
       windows_.push_back(block.attention.core.window);
     }
     final_norm_ = Norm::rms(D, eps, offset);

@@ -12,6 +12,23 @@
 
 namespace wf {
 
+// What a model says about its hidden states.
+enum class HeadKind : uint8_t {
+  kLanguage,        // the next token: (T, V)
+  kMaskedLanguage,  // this token: (T, V)
+  kSequence,        // the whole sequence: (labels)
+  kToken,           // each token: (T, labels)
+  kQuestion,        // where an answer starts and ends: (T, 2)
+  kNone,            // nothing: hidden states are the result
+};
+
+// Where the tokens of a padded sequence stand, when nobody says so.
+enum class PositionRule : uint8_t {
+  kIndex,    // at their index, padding counted
+  kVisible,  // at their index among those that the mask shows (OPT)
+  kNotPad,   // at their index among those that are not the padding token, which itself stands at -1 (RoBERTa, M2M100)
+};
+
 struct ModelInfo {
   std::string architecture;  // model_type: "gpt2"
   size_t layers = 0;
@@ -23,7 +40,15 @@ struct ModelInfo {
   std::string positions;              // "learned", "rope", "alibi" or "sinusoidal"
   size_t context = 0;                 // positions the configuration names; 0: none named
   bool positions_are_a_wall = false;  // a learned table: nothing exists beyond `context`
-  bool mask_moves_positions = false;  // without explicit positions, hidden tokens of a padded row do not count (OPT)
+  PositionRule position_rule = PositionRule::kIndex;
+  int32_t padding = -1;              // the padding token, of kNotPad
+  bool relative_positions = false;   // scores depend on the distance of two tokens, padding between them counted (T5)
+  HeadKind head = HeadKind::kLanguage;
+  size_t labels = 0;                 // of kSequence and kToken
+  bool encoder_only = false;         // every token sees the whole sequence: no cache, whole sequences in a pass
+  bool has_pooler = false;
+  size_t token_types = 0;            // segments that can be told apart; 0: none
+  size_t source_vocab_size = 0;      // of an encoder-decoder's encoder, where it has a vocabulary of its own; 0: the same
 };
 
 class EncoderDecoder;
@@ -40,13 +65,20 @@ class Model {
   const kernels::AttentionShape& cache_shape() const { return cache_shape_; }
   const std::vector<size_t>& windows() const { return windows_; }  // one a layer; 0: all positions
 
-  // The model as one with an encoder, or null.
+  // The model as one with an encoder and a decoder, or null.
   virtual const EncoderDecoder* encoder_decoder() const { return nullptr; }
 
-  // Hidden states after the last norm, (T, D). `caches`: one a sequence, whose past the batch continues, or none.
+  // Hidden states after the last norm, (T, D). `caches`: one a sequence, whose past the batch continues, or none; an encoder-only
+  // model takes none.
   virtual Tensor forward(Context& ctx, const Batch& batch, Caches caches) const = 0;
-  // Logits of some rows of those states, (R, V).
-  virtual Tensor head(Context& ctx, const Tensor& states) const = 0;
+  // What the head says of some rows of those states: (R, V), of kToken (R, labels), of kQuestion (R, 2). Of kSequence the states
+  // of whole sequences go in, rows offsets[i]..offsets[i + 1] being sequence i, and (sequences, labels) comes out. kNone: kUnsupported.
+  virtual Tensor head(Context& ctx, const Tensor& states) const;
+  virtual Tensor classify(Context& ctx, const Tensor& states, std::span<const size_t> offsets) const;
+  // One row a sequence, (sequences, D), of a model that has a pooler; otherwise kUnsupported.
+  virtual Tensor pool(Context& ctx, const Tensor& states, std::span<const size_t> offsets) const;
+  // States of any layer as the head expects them: through the model's last norm, where it has one. The result may be `states`.
+  virtual Tensor final_norm(Context&, const Tensor& states) const { return states; }
 
  protected:
   ModelInfo info_;
@@ -62,7 +94,7 @@ class EncoderDecoder : public Model {
  public:
   using Model::Model;
 
-  const EncoderDecoder* encoder_decoder() const final { return this; }
+  const EncoderDecoder* encoder_decoder() const override { return this; }
   size_t encoder_layers() const { return encoder_layers_; }
   size_t encoder_heads() const { return encoder_heads_; }
 
@@ -78,7 +110,7 @@ class EncoderDecoder : public Model {
   virtual Tensor decode(Context& ctx, const Batch& target, const Tensor& memory, std::span<const size_t> memory_offsets) const = 0;
 
   // Nothing to look at: kUnsupported.
-  Tensor forward(Context& ctx, const Batch& batch, Caches caches) const final;
+  Tensor forward(Context& ctx, const Batch& batch, Caches caches) const override;
 
  protected:
   size_t encoder_layers_ = 0, encoder_heads_ = 0;
@@ -95,5 +127,12 @@ std::unique_ptr<Model> make_gpt_neox(const Config& config);
 std::unique_ptr<Model> make_opt(const Config& config);
 std::unique_ptr<Model> make_bloom(const Config& config);
 std::unique_ptr<Model> make_transformer(const Config& config);
+std::unique_ptr<Model> make_bart(const Config& config);
+std::unique_ptr<Model> make_mbart(const Config& config);
+std::unique_ptr<Model> make_marian(const Config& config);
+std::unique_ptr<Model> make_pegasus(const Config& config);
+std::unique_ptr<Model> make_m2m_100(const Config& config);
+std::unique_ptr<Model> make_t5(const Config& config);
+std::unique_ptr<Model> make_bert(const Config& config);
 
 }  // namespace wf

@@ -36,10 +36,14 @@ class Opt final : public Model {
       x = block.residual_2(ctx, x, [&](const Tensor& h) { return block.feed_forward(ctx, h); });
       if (l + 1 < blocks_.size()) ctx.observe(Site::kHidden, l + 1, x);
     }
-    if (has_final_norm_) x = final_norm_(ctx, x);
+    x = final_norm(ctx, x);
     if (project_out_.weight.present()) x = project_out_(ctx, x);
     ctx.observe(Site::kHidden, blocks_.size(), x);
     return x;
+  }
+
+  Tensor final_norm(Context& ctx, const Tensor& states) const override {
+    return has_final_norm_ ? final_norm_(ctx, states) : states;
   }
 
   Tensor head(Context& ctx, const Tensor& states) const override { return linear(ctx, states, tied_ ? token_embedding_ : head_, Weight()); }
@@ -75,14 +79,14 @@ class Opt final : public Model {
       block.residual_1 = {norm(), order};
       block.residual_2 = {norm(), order};
       block.attention = SelfAttention(l, D, H, H, head_size, bias, bias);
-      block.feed_forward = FeedForward(act, false, D, inner, bias);
+      block.feed_forward = FeedForward(act, false, D, inner, bias, l);
     }
     has_final_norm_ = pre_norm && !config.boolean("_remove_final_layer_norm", false);
     final_norm_ = has_final_norm_ ? norm() : Norm{};
     tied_ = config.boolean("tie_word_embeddings", true);
     if (!tied_) head_ = Weight::matrix(V, width);
 
-    info_ = {"opt", blocks_.size(), H, H, head_size, D, V, "learned", positions, true, true};
+    info_ = {"opt", blocks_.size(), H, H, head_size, D, V, "learned", positions, true, PositionRule::kVisible};
     cache_shape_ = {H, H, head_size, head_size};
     windows_.assign(blocks_.size(), 0);
   }

@@ -12,6 +12,7 @@ size_t Parameter::weight_row(size_t stored) const {
 }
 
 void Parameter::load(size_t begin, size_t count, const void* source, DType dtype) const {
+  if (weight->use() == Weight::Use::kVector && shape.rank() == 2) return weight->write_rows(0, row_size(), source, dtype);
   const size_t stride = row_size() * size_of(dtype);
   if (layout == Layout::kTransposed) {
     weight->write_columns(begin, count, row, row_size(), source, dtype);
@@ -35,7 +36,7 @@ void Parameter::read(float* out, bool gradient) const {
   };
   if (is_vector) {
     const float* values = row_of(0);
-    for (size_t r = 0; r < stored_rows(); ++r) out[r] = values[weight_row(r)];
+    for (size_t r = 0; r < shape.size(); ++r) out[r] = values[weight_row(r)];
   } else if (layout == Layout::kTransposed) {
     for (size_t j = 0; j < row_size(); ++j) {
       const float* values = row_of(row + j);
@@ -58,6 +59,10 @@ void Parameters::weight(const std::string& name, Weight& weight, const std::stri
   if (!weight.present()) return;
   const Shape shape = weight.use() == Weight::Use::kVector ? Shape{weight.cols()} : Shape{weight.rows(), weight.cols()};
   list_.push_back({.name = name, .shape = shape, .weight = &weight, .alias = alias});
+}
+
+void Parameters::row(const std::string& name, Weight& vector) {
+  list_.push_back({.name = name, .shape = {1, vector.cols()}, .weight = &vector});
 }
 
 void Parameters::linear(const std::string& name, Linear& linear) {

@@ -20,6 +20,9 @@ constexpr std::array kArchitectures{
     Entry{"qwen3", make_llama},       Entry{"gemma", make_llama},
     Entry{"gpt_neox", make_gpt_neox}, Entry{"opt", make_opt},
     Entry{"bloom", make_bloom},       Entry{"transformer", make_transformer},
+    Entry{"bart", make_bart},         Entry{"mbart", make_mbart},
+    Entry{"marian", make_marian},     Entry{"pegasus", make_pegasus},
+    Entry{"m2m_100", make_m2m_100},
 };
 
 }  // namespace

@@ -1,10 +1,12 @@
-// The Transformer as it was first described: encoder and decoder, post-norm, sinusoidal positions, ReLU, one matrix for both
-// embeddings and the head (Vaswani et al. 2017).
+// Encoder and decoder, decoder alone, or encoder alone: embeddings and positions, layers of self-attention, cross-attention and
+// feed-forward network, each in a residual connection (Vaswani et al. 2017, figure 1).
+#include "models/transformer.hpp"
+
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.hpp"
 #include "models/fields.hpp"
-#include "models/model.hpp"
 #include "nn/feed_forward.hpp"
 #include "nn/residual.hpp"
 #include "nn/sinusoids.hpp"
@@ -26,22 +28,34 @@ struct DecoderLayer {
   FeedForward feed_forward;
 };
 
+// What is particular to one side.
+struct Side {
+  Weight own_embedding;       // (V, D), unless both share one
+  Weight position_embedding;  // (rows, D), learned
+  Norm embedding_norm, final_norm;
+};
+
 class Transformer final : public EncoderDecoder {
  public:
-  explicit Transformer(const Config& config) : EncoderDecoder("") {
-    configure(config);
+  explicit Transformer(const TransformerConfig& config) : EncoderDecoder(config.prefix), config_(config) {
+    build();
     name_weights();
   }
 
+  const EncoderDecoder* encoder_decoder() const override { return encoder_.empty() || decoder_.empty() ? nullptr : this; }
+
   Tensor encode(Context& ctx, const Batch& source) const override {
-    Tensor x = embed(ctx, source);  // (S, D)
-    ctx.observe(Site::kEncoderHidden, 0, x);
+    const Site hidden = decoder_.empty() ? Site::kHidden : Site::kEncoderHidden;
+    Tensor x = embed(ctx, source, encoder_side_);  // (S, D)
+    ctx.observe(hidden, 0, x);
     for (size_t l = 0; l < encoder_.size(); ++l) {
       const EncoderLayer& layer = encoder_[l];
       x = layer.residual_1(ctx, x, [&](const Tensor& h) { return layer.attention(ctx, h, source, {}); });
       x = layer.residual_2(ctx, x, [&](const Tensor& h) { return layer.feed_forward(ctx, h); });
-      ctx.observe(Site::kEncoderHidden, l + 1, x);
+      if (l + 1 < encoder_.size()) ctx.observe(hidden, l + 1, x);
     }
+    x = normed(ctx, encoder_side_, x);
+    ctx.observe(hidden, encoder_.size(), x);
     return x;
   }
 
@@ -61,101 +75,184 @@ class Transformer final : public EncoderDecoder {
     });
   }
 
-  Tensor head(Context& ctx, const Tensor& states) const override { return linear(ctx, states, tied_ ? token_embedding_ : head_, Weight()); }
+  Tensor forward(Context& ctx, const Batch& batch, Caches caches) const override {
+    if (decoder_.empty()) return encode(ctx, batch);
+    if (!encoder_.empty()) return EncoderDecoder::forward(ctx, batch, caches);
+    return decode(ctx, batch, caches, [](const DecoderLayer&, const Tensor& h) { return h; });
+  }
+
+  Tensor head(Context& ctx, const Tensor& states) const override {
+    if (info_.head == HeadKind::kNone) return Model::head(ctx, states);
+    return linear(ctx, states, config_.tied ? target_embedding() : head_, logits_bias_);
+  }
+
+  Tensor final_norm(Context& ctx, const Tensor& states) const override {
+    return normed(ctx, decoder_.empty() ? encoder_side_ : decoder_side_, states);
+  }
 
  private:
-  Tensor embed(Context& ctx, const Batch& batch) const {
-    return add(ctx, embedding(ctx, batch.tokens, token_embedding_, embedding_scale_), positions_(ctx, batch.positions));
+  using Positions = TransformerConfig::Positions;
+
+  const Weight& target_embedding() const {
+    const Side& side = decoder_.empty() ? encoder_side_ : decoder_side_;
+    return side.own_embedding.present() ? side.own_embedding : shared_embedding_;
+  }
+
+  Tensor normed(Context& ctx, const Side& side, const Tensor& x) const { return config_.final_norm ? side.final_norm(ctx, x) : x; }
+
+  Tensor embed(Context& ctx, const Batch& batch, const Side& side) const {
+    const Weight& table = side.own_embedding.present() ? side.own_embedding : shared_embedding_;
+    Tensor x = embedding(ctx, batch.tokens, table, config_.embedding_scale);
+    if (config_.positions == Positions::kLearned) {
+      std::vector<int32_t> rows(batch.positions.begin(), batch.positions.end());
+      for (int32_t& row : rows) row += static_cast<int32_t>(config_.position_offset);
+      x = add(ctx, x, embedding(ctx, rows, side.position_embedding));
+    } else if (config_.positions != Positions::kNone) {
+      x = add(ctx, x, sinusoids_(ctx, batch.positions));
+    }
+    return config_.embedding_norm ? side.embedding_norm(ctx, x) : x;
   }
 
   template <class LookAtSource>
   Tensor decode(Context& ctx, const Batch& target, Caches self, const LookAtSource& look_at_source) const {
-    Tensor x = embed(ctx, target);  // (T, D)
-    ctx.observe(Site::kDecoderHidden, 0, x);
+    const Site hidden = encoder_.empty() ? Site::kHidden : Site::kDecoderHidden;
+    Tensor x = embed(ctx, target, decoder_side_);  // (T, D)
+    ctx.observe(hidden, 0, x);
     for (size_t l = 0; l < decoder_.size(); ++l) {
       const DecoderLayer& layer = decoder_[l];
       x = layer.residual_1(ctx, x, [&](const Tensor& h) { return layer.attention(ctx, h, target, self); });
-      x = layer.residual_2(ctx, x, [&](const Tensor& h) { return look_at_source(layer, h); });
+      if (!encoder_.empty()) x = layer.residual_2(ctx, x, [&](const Tensor& h) { return look_at_source(layer, h); });
       x = layer.residual_3(ctx, x, [&](const Tensor& h) { return layer.feed_forward(ctx, h); });
-      ctx.observe(Site::kDecoderHidden, l + 1, x);
+      if (l + 1 < decoder_.size()) ctx.observe(hidden, l + 1, x);
     }
+    x = normed(ctx, decoder_side_, x);
+    ctx.observe(hidden, decoder_.size(), x);
     return x;
   }
 
-  void configure(const Config& config) {
-    const size_t D = dimension(config, "d_model", 512), V = vocabulary(config, 37000);
-    if (D % 2 != 0) config.reject("d_model", "an even number");
-    const size_t encoder_heads = head_count(config, "encoder_attention_heads", 8);
-    const size_t H = head_count(config, "decoder_attention_heads", 8), head_size = divided(D, "d_model", H, "decoder_attention_heads");
-    const size_t encoder_inner = dimension(config, "encoder_ffn_dim", 2048), inner = dimension(config, "decoder_ffn_dim", 2048);
-    const float eps = epsilon(config, "layer_norm_eps", 1e-5);
-    const auto act = activation(config, "activation_function", "relu");
-    const auto residual = [&] { return Residual{Norm::layer(D, eps), Residual::Order::kPost}; };
-
-    token_embedding_ = Weight::matrix(V, D);
-    embedding_scale_ = config.boolean("scale_embedding", true) ? std::sqrt(static_cast<float>(D)) : 1;
-    positions_ = Sinusoids(D);
-    encoder_.resize(layer_count(config, "encoder_layers", 6));
+  void build() {
+    const TransformerConfig& c = config_;
+    const auto norm = [&] { return Norm::layer(c.D, c.eps); };
+    const auto residual = [&] { return Residual{norm(), c.order, c.residual}; };
+    const auto self_attention = [&](size_t l, const kernels::AttentionShape& shape, Site site) {
+      SelfAttention attention(l, c.D, shape, true, true);
+      if (c.scale != 0) attention.core.scale = c.scale;
+      attention.core.site = site;
+      return attention;
+    };
+    const bool both = c.encoder_layers != 0 && c.decoder_layers != 0;
+    encoder_.resize(c.encoder_layers);
     for (size_t l = 0; l < encoder_.size(); ++l) {
       EncoderLayer& layer = encoder_[l];
+      const Site site = both ? Site::kEncoderAttention : Site::kAttention;
       layer.residual_1 = residual();
       layer.residual_2 = residual();
-      layer.attention =
-          SelfAttention(l, D, encoder_heads, encoder_heads, divided(D, "d_model", encoder_heads, "encoder_attention_heads"), true, true);
+      layer.attention = self_attention(l, c.encoder_shape, site);
       layer.attention.core.causal = false;
-      layer.attention.core.site = Site::kEncoderAttention;
-      layer.feed_forward = FeedForward(act, false, D, encoder_inner, true);
+      layer.feed_forward = FeedForward(c.activation, false, c.D, c.encoder_inner, true, l, site);
     }
-    decoder_.resize(layer_count(config, "decoder_layers", 6));
+    decoder_.resize(c.decoder_layers);
     for (size_t l = 0; l < decoder_.size(); ++l) {
       DecoderLayer& layer = decoder_[l];
+      const Site site = both ? Site::kDecoderAttention : Site::kAttention;
       layer.residual_1 = residual();
-      layer.residual_2 = residual();
+      if (both) {
+        layer.residual_2 = residual();
+        layer.cross_attention = CrossAttention(l, c.D, c.decoder_shape, true);
+        if (c.scale != 0) layer.cross_attention.core.scale = c.scale;
+      }
       layer.residual_3 = residual();
-      layer.attention = SelfAttention(l, D, H, H, head_size, true, true);
-      layer.attention.core.site = Site::kDecoderAttention;
-      layer.cross_attention = CrossAttention(l, D, H);
-      layer.feed_forward = FeedForward(act, false, D, inner, true);
+      layer.attention = self_attention(l, c.decoder_shape, site);
+      layer.feed_forward = FeedForward(c.activation, false, c.D, c.decoder_inner, true, l, site);
     }
-    tied_ = config.boolean("tie_word_embeddings", true);
-    if (!tied_) head_ = Weight::matrix(V, D);
+    const auto side = [&](size_t own_vocabulary) {
+      Side made;
+      if (own_vocabulary != 0) made.own_embedding = Weight::matrix(own_vocabulary, c.D);
+      if (c.positions == Positions::kLearned) made.position_embedding = Weight::table(c.context + c.position_offset, c.D);
+      if (c.embedding_norm) made.embedding_norm = norm();
+      if (c.final_norm) made.final_norm = norm();
+      return made;
+    };
+    if (!encoder_.empty()) encoder_side_ = side(c.source_vocab_size);
+    if (!decoder_.empty()) decoder_side_ = side(c.source_vocab_size != 0 ? c.vocab_size : 0);
+    if (c.source_vocab_size == 0) shared_embedding_ = Weight::matrix(c.vocab_size, c.D);
+    if (!c.tied) head_ = Weight::matrix(c.vocab_size, c.D);
+    if (c.logits_bias) logits_bias_ = Weight::vector(c.vocab_size);
+    if (c.positions == Positions::kSinusoids) sinusoids_ = Sinusoids(c.D);
+    if (c.positions == Positions::kHalves) sinusoids_ = Sinusoids::halves(c.D);
+    if (c.positions == Positions::kSpread) sinusoids_ = Sinusoids::spread(c.D, c.position_offset);
 
     encoder_layers_ = encoder_.size();
-    encoder_heads_ = encoder_heads;
-    info_ = {"transformer", decoder_.size(), H, H, head_size, D, V, "sinusoidal", config.size("max_position_embeddings", 0)};
-    cache_shape_ = {H, H, head_size, head_size};
+    encoder_heads_ = c.encoder_shape.H;
+    describe();
+  }
+
+  void describe() {
+    const TransformerConfig& c = config_;
+    const kernels::AttentionShape& shape = decoder_.empty() ? c.encoder_shape : c.decoder_shape;
+    const bool learned = c.positions == Positions::kLearned;
+    info_.architecture = c.architecture;
+    info_.layers = decoder_.empty() ? encoder_.size() : decoder_.size();
+    info_.heads = info_.kv_heads = shape.H;
+    info_.head_size = shape.Dk;
+    info_.hidden_size = c.D;
+    info_.vocab_size = c.vocab_size;
+    info_.positions = learned ? "learned" : c.positions == Positions::kNone ? "none" : "sinusoidal";
+    info_.context = c.context;
+    info_.positions_are_a_wall = learned;
+    info_.position_rule = c.position_rule;
+    info_.padding = c.padding;
+    info_.encoder_only = decoder_.empty();
+    info_.head = decoder_.empty() ? c.head : HeadKind::kLanguage;
+    info_.source_vocab_size = encoder_decoder() != nullptr ? c.source_vocab_size : 0;
+    cache_shape_ = shape;
     windows_.assign(decoder_.size(), 0);
   }
 
   void name_weights() {
     const std::string base = parameters_.prefix();
-    parameters_.weight(base + "shared.weight", token_embedding_);
+    const bool encoder_only = decoder_.empty();
+    if (shared_embedding_.present()) {
+      parameters_.weight(base + "shared.weight", shared_embedding_, join(base, encoder_only ? "encoder" : "decoder", ".embed_tokens.weight"));
+    }
+    name_side(base + "encoder.", encoder_side_);
     for (size_t l = 0; l < encoder_.size(); ++l) {
       EncoderLayer& layer = encoder_[l];
       const std::string at = join(base, "encoder.layers.", l, ".");
       name_self_attention(at + "self_attn", layer.attention, layer.residual_1.norm);
       name_feed_forward(at, layer.feed_forward, layer.residual_2.norm);
     }
+    name_side(base + "decoder.", decoder_side_);
     for (size_t l = 0; l < decoder_.size(); ++l) {
       DecoderLayer& layer = decoder_[l];
       const std::string at = join(base, "decoder.layers.", l, ".");
-      const size_t D = info_.hidden_size;
       name_self_attention(at + "self_attn", layer.attention, layer.residual_1.norm);
-      parameters_.linear(at + "encoder_attn.q_proj", layer.cross_attention.query);
-      parameters_.linear_rows(at + "encoder_attn.k_proj", layer.cross_attention.key_value, 0, D);
-      parameters_.linear_rows(at + "encoder_attn.v_proj", layer.cross_attention.key_value, D, D);
-      parameters_.linear(at + "encoder_attn.out_proj", layer.cross_attention.output);
-      parameters_.norm(at + "encoder_attn_layer_norm", layer.residual_2.norm);
+      if (!encoder_.empty()) {
+        const auto& [H, Hk, Dk, Dv] = layer.cross_attention.core.shape;
+        parameters_.linear(at + "encoder_attn.q_proj", layer.cross_attention.query);
+        parameters_.linear_rows(at + "encoder_attn.k_proj", layer.cross_attention.key_value, 0, Hk * Dk);
+        parameters_.linear_rows(at + "encoder_attn.v_proj", layer.cross_attention.key_value, Hk * Dk, Hk * Dv);
+        parameters_.linear(at + "encoder_attn.out_proj", layer.cross_attention.output);
+        parameters_.norm(at + "encoder_attn_layer_norm", layer.residual_2.norm);
+      }
       name_feed_forward(at, layer.feed_forward, layer.residual_3.norm);
     }
     parameters_.weight("lm_head.weight", head_);
+    if (logits_bias_.present()) parameters_.row("final_logits_bias", logits_bias_);
+  }
+
+  void name_side(const std::string& at, Side& side) {
+    parameters_.weight(at + "embed_tokens.weight", side.own_embedding);
+    parameters_.weight(at + "embed_positions.weight", side.position_embedding);
+    parameters_.norm(at + "layernorm_embedding", side.embedding_norm);
+    parameters_.norm(at + "layer_norm", side.final_norm);
   }
 
   void name_self_attention(const std::string& at, SelfAttention& attention, Norm& norm) {
-    const size_t D = info_.hidden_size;
-    parameters_.linear_rows(at + ".q_proj", attention.qkv, 0, D);
-    parameters_.linear_rows(at + ".k_proj", attention.qkv, D, D);
-    parameters_.linear_rows(at + ".v_proj", attention.qkv, 2 * D, D);
+    const auto& [H, Hk, Dk, Dv] = attention.core.shape;
+    parameters_.linear_rows(at + ".q_proj", attention.qkv, 0, H * Dk);
+    parameters_.linear_rows(at + ".k_proj", attention.qkv, H * Dk, Hk * Dk);
+    parameters_.linear_rows(at + ".v_proj", attention.qkv, (H + Hk) * Dk, Hk * Dv);
     parameters_.linear(at + ".out_proj", attention.output);
     parameters_.norm(at + "_layer_norm", norm);
   }
@@ -166,17 +263,71 @@ class Transformer final : public EncoderDecoder {
     parameters_.norm(at + "final_layer_norm", norm);
   }
 
-  Weight token_embedding_;  // (V, D), of both sides
-  float embedding_scale_ = 1;
-  Sinusoids positions_;
+  TransformerConfig config_;
+  Weight shared_embedding_;  // (V, D), of both sides
+  Sinusoids sinusoids_;
+  Side encoder_side_, decoder_side_;
   std::vector<EncoderLayer> encoder_;
   std::vector<DecoderLayer> decoder_;
-  Weight head_;  // (V, D), absent when tied
-  bool tied_ = true;
+  Weight head_;         // (V, D), absent when tied
+  Weight logits_bias_;  // (V), or absent
 };
 
 }  // namespace
 
-std::unique_ptr<Model> make_transformer(const Config& config) { return std::make_unique<Transformer>(config); }
+std::unique_ptr<Model> build_transformer(const TransformerConfig& config) { return std::make_unique<Transformer>(config); }
+
+std::unique_ptr<Model> make_transformer(const Config& config) {
+  TransformerConfig c;
+  c.architecture = "transformer";
+  c.D = dimension(config, "d_model", 512);
+  c.vocab_size = vocabulary(config, 37000);
+  c.encoder_layers = layer_count_or_none(config, "encoder_layers", 6);
+  c.decoder_layers = layer_count_or_none(config, "decoder_layers", 6);
+  if (c.encoder_layers + c.decoder_layers == 0) config.reject("decoder_layers", "layers in the encoder, the decoder or both");
+  const size_t heads = head_count(config, "heads", 8);
+  const auto shape = [&](std::string_view key) {
+    const size_t H = head_count(config, key, heads);
+    const bool given = config.has(key) || !config.has("heads");
+    const size_t Dk = config.has("head_dim") ? dimension(config, "head_dim") : divided(c.D, "d_model", H, given ? key : "heads");
+    return kernels::AttentionShape{H, H, Dk, dimension(config, "value_head_dim", Dk)};
+  };
+  if (c.encoder_layers != 0) c.encoder_shape = shape("encoder_attention_heads");
+  if (c.decoder_layers != 0) c.decoder_shape = shape("decoder_attention_heads");
+  c.encoder_inner = dimension(config, "encoder_ffn_dim", 2048);
+  c.decoder_inner = dimension(config, "decoder_ffn_dim", 2048);
+  c.activation = activation(config, "activation_function", "relu");
+  c.eps = epsilon(config, "layer_norm_eps", 1e-5);
+  c.embedding_scale = config.boolean("scale_embedding", true) ? std::sqrt(static_cast<float>(c.D)) : 1;
+  c.order = config.boolean("normalize_before", false) ? Residual::Order::kPre : Residual::Order::kPost;
+  c.final_norm = c.order == Residual::Order::kPre;
+  c.residual = config.boolean("residual", true);
+  if (config.has("scale")) {
+    c.scale = static_cast<float>(config.number("scale"));
+    if (!(c.scale > 0) || !std::isfinite(c.scale)) config.reject("scale", "a finite number above 0");
+  }
+  c.tied = config.boolean("tie_word_embeddings", true);
+  if (!config.boolean("share_encoder_decoder_embeddings", true)) {
+    c.source_vocab_size = dimension(config, "encoder_vocab_size", c.vocab_size);
+    if (c.encoder_layers * c.decoder_layers == 0) config.reject("share_encoder_decoder_embeddings", "true, where there is only one side");
+  }
+  const std::string positions = config.string("position_embedding_type", "sinusoidal");
+  c.context = config.size("max_position_embeddings", 0);
+  if (positions == "learned") {
+    c.positions = TransformerConfig::Positions::kLearned;
+    c.context = dimension(config, "max_position_embeddings", 1024);
+  } else if (positions == "none") {
+    c.positions = TransformerConfig::Positions::kNone;
+  } else if (positions != "sinusoidal") {
+    fail(Code::kUnsupported, "config.json", "position_embedding_type: expected sinusoidal, learned or none, got '", positions, "'");
+  } else if (c.D % 2 != 0) {
+    config.reject("d_model", "an even number");
+  }
+  c.head = HeadKind::kNone;
+  for (const std::string& name : config.strings("architectures")) {
+    if (name.ends_with("ForMaskedLM")) c.head = HeadKind::kMaskedLanguage;
+  }
+  return build_transformer(c);
+}
 
 }  // namespace wf

@@ -7,57 +7,67 @@
 
 namespace wf {
 
-kernels::AttentionMask AttentionCore::mask(const float* key_bias) const {
+kernels::AttentionMask AttentionCore::mask(size_t query_begin, const float* key_bias, const RelativeBias::Table* relative) const {
   kernels::AttentionMask mask{};
   mask.causal = causal;
   mask.window = window;
   mask.slopes = slopes.empty() ? nullptr : slopes.data();
   mask.scale = scale;
-  mask.bias = key_bias;
+  mask.key_bias = key_bias;
+  if (relative != nullptr) {
+    mask.bias = relative->data + (relative->zero - query_begin);
+    mask.bias_head_stride = static_cast<ptrdiff_t>(relative->width);
+    mask.bias_row_stride = -1;
+  }
   return mask;
 }
 
 void AttentionCore::streamed(Context& ctx, size_t sequence, const Tensor& q, size_t query_begin, const Keys& keys,
                              const Tensor& out) const {
   Scratch scratch(ctx, kernels::attention_scratch(shape, q.rows, keys.count));
-  kernels::attention(shape, mask(keys.bias), q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, out.data,
-                     out.stride, scratch);
+  const kernels::AttentionMask masked = mask(query_begin, keys.bias, keys.relative);
+  kernels::attention(shape, masked, q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, out.data, out.stride,
+                     scratch);
   if (ctx.observer == nullptr || !ctx.observer->wants(site, layer)) return;
-  Scratch weights(ctx, checked_product(q.rows, keys.count, "attention weights"));
+  const size_t one_head = checked_product(q.rows, keys.count, "attention weights");
+  const Scratch weights(ctx, one_head), scores(ctx, one_head);
   for (size_t h = 0; h < shape.H; ++h) {
     if (!ctx.observer->wants_head(site, layer, h)) continue;
-    kernels::attention_weights(shape, mask(keys.bias), q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, h,
-                               h + 1, weights, nullptr, scratch);
-    ctx.observer->observe_attention(site, {layer, h, sequence, query_begin, q.rows, keys.count, weights});
+    kernels::attention_weights(shape, masked, q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, h, h + 1,
+                               weights, scores, scratch);
+    ctx.observer->observe_attention(site, {layer, h, sequence, query_begin, q.rows, keys.count, weights, scores});
   }
 }
 
 void AttentionCore::exact(Context& ctx, size_t sequence, const Tensor& q, const Tensor& k, const Tensor& v, const float* key_bias,
-                          const Tensor& out) const {
+                          const RelativeBias::Table* relative, const Tensor& out) const {
   const size_t one_head = checked_product(q.rows, k.rows, "attention weights");
   float* weights = ctx.arena.floats(checked_product(shape.H, one_head, "attention weights"));
-  attention(ctx, shape, mask(key_bias), q, k, v, out, weights);
+  attention(ctx, shape, mask(0, key_bias, relative), q, k, v, out, weights);
   if (ctx.observer == nullptr || !ctx.observer->wants(site, layer)) return;
   for (size_t h = 0; h < shape.H; ++h) {
     if (!ctx.observer->wants_head(site, layer, h)) continue;
-    ctx.observer->observe_attention(site, {layer, h, sequence, 0, q.rows, k.rows, weights + h * one_head});
+    ctx.observer->observe_attention(site, {layer, h, sequence, 0, q.rows, k.rows, weights + h * one_head, nullptr});
   }
 }
 
-Tensor AttentionCore::over_caches(Context& ctx, const Tensor& q, const Batch& batch, Caches caches, bool own) const {
+Tensor AttentionCore::over_caches(Context& ctx, const Tensor& q, const Batch& batch, Caches caches, bool own,
+                                  const RelativeBias::Table* relative) const {
   Tensor out = ctx.tensor(q.rows, shape.H * shape.Dv);
   for (size_t s = 0; s < batch.sequences(); ++s) {
     const KvCache& cache = *caches[s];
     const size_t begin = batch.begin(s), T = batch.length(s);
     const float* bias = own && !batch.key_bias.empty() ? batch.key_bias[s] : nullptr;
-    const Keys keys{cache.blocks(layer), cache.first_block(layer), cache.length() + (own ? T : 0), bias};
+    const Keys keys{cache.blocks(layer), cache.first_block(layer), cache.length() + (own ? T : 0), bias, relative};
     if (T != 0) streamed(ctx, s, q.slice(begin, T), own ? cache.length() : 0, keys, out.slice(begin, T));
   }
+  ctx.observe(site, Part::kHeads, layer, out, shape.H);
   return out;
 }
 
 Tensor AttentionCore::over_rows(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
-                                std::span<const size_t> key_offsets, std::span<const float* const> key_bias) const {
+                                std::span<const size_t> key_offsets, std::span<const float* const> key_bias,
+                                const RelativeBias::Table* relative) const {
   Tensor out = ctx.tensor(q.rows, shape.H * shape.Dv);
   for (size_t s = 0; s + 1 < query_offsets.size(); ++s) {
     const size_t T = query_offsets[s + 1] - query_offsets[s], S = key_offsets[s + 1] - key_offsets[s];
@@ -65,7 +75,7 @@ Tensor AttentionCore::over_rows(Context& ctx, const Tensor& q, const Tensor& k, 
     const Tensor keys = k.slice(key_offsets[s], S), values = v.slice(key_offsets[s], S);
     const float* bias = key_bias.empty() ? nullptr : key_bias[s];
     if (ctx.tape != nullptr) {
-      exact(ctx, s, queries, keys, values, bias, result);
+      exact(ctx, s, queries, keys, values, bias, relative, result);
       continue;
     }
     const size_t block_floats = kernels::block_floats(shape), count = (S + kernels::kBlock - 1) / kernels::kBlock;
@@ -77,21 +87,26 @@ Tensor AttentionCore::over_rows(Context& ctx, const Tensor& q, const Tensor& k, 
       kernels::write_block(shape, block, 0, rows, keys.row(begin), keys.stride, values.row(begin), values.stride);
       blocks[i] = block;
     }
-    streamed(ctx, s, queries, 0, {blocks.data(), 0, S, bias}, result);
+    streamed(ctx, s, queries, 0, {blocks.data(), 0, S, bias, relative}, result);
   }
+  ctx.observe(site, Part::kHeads, layer, out, shape.H);
   return out;
 }
 
 SelfAttention::SelfAttention(size_t layer, size_t model_size, size_t heads, size_t kv_heads, size_t head_size, bool qkv_bias,
                              bool output_bias)
-    : qkv((heads + 2 * kv_heads) * head_size, model_size, qkv_bias), output(model_size, heads * head_size, output_bias) {
-  core.shape = {heads, kv_heads, head_size, head_size};
-  core.scale = 1 / std::sqrt(static_cast<float>(head_size));
+    : SelfAttention(layer, model_size, {heads, kv_heads, head_size, head_size}, qkv_bias, output_bias) {}
+
+SelfAttention::SelfAttention(size_t layer, size_t model_size, const kernels::AttentionShape& shape, bool qkv_bias, bool output_bias)
+    : qkv((shape.H + shape.Hk) * shape.Dk + shape.Hk * shape.Dv, model_size, qkv_bias),
+      output(model_size, shape.H * shape.Dv, output_bias) {
+  core.shape = shape;
+  core.scale = 1 / std::sqrt(static_cast<float>(shape.Dk));
   core.layer = layer;
 }
 
 Tensor SelfAttention::operator()(Context& ctx, const Tensor& x, const Batch& batch, Caches caches, const Rope* rope,
-                                 const Rope::Angles* angles) const {
+                                 const Rope::Angles* angles, const RelativeBias::Table* relative) const {
   const auto& [H, Hk, Dk, Dv] = core.shape;
   const Tensor all = qkv(ctx, x);
   Tensor q = all.columns(0, H * Dk), k = all.columns(H * Dk, Hk * Dk);
@@ -104,42 +119,57 @@ Tensor SelfAttention::operator()(Context& ctx, const Tensor& x, const Batch& bat
     rotate(ctx, q, Dk, rope->rotary(), angles->cos, angles->sin, rope->interleaved());
     rotate(ctx, k, Dk, rope->rotary(), angles->cos, angles->sin, rope->interleaved());
   }
-  if (caches.empty()) return output(ctx, core.over_rows(ctx, q, k, v, batch.offsets, batch.offsets, batch.key_bias));
+  ctx.observe(core.site, Part::kQuery, core.layer, q, H);
+  ctx.observe(core.site, Part::kKey, core.layer, k, Hk);
+  ctx.observe(core.site, Part::kValue, core.layer, v, Hk);
+  if (caches.empty()) return output(ctx, core.over_rows(ctx, q, k, v, batch.offsets, batch.offsets, batch.key_bias, relative));
   for (size_t s = 0; s < batch.sequences(); ++s) {
     caches[s]->write(core.layer, k.slice(batch.begin(s), batch.length(s)), v.slice(batch.begin(s), batch.length(s)));
   }
-  return output(ctx, core.over_caches(ctx, q, batch, caches, true));
+  return output(ctx, core.over_caches(ctx, q, batch, caches, true, relative));
 }
 
-CrossAttention::CrossAttention(size_t layer, size_t model_size, size_t heads)
-    : query(model_size, model_size, true), key_value(2 * model_size, model_size, true), output(model_size, model_size, true) {
-  const size_t head_size = model_size / heads;
-  core.shape = {heads, heads, head_size, head_size};
-  core.scale = 1 / std::sqrt(static_cast<float>(head_size));
+CrossAttention::CrossAttention(size_t layer, size_t model_size, const kernels::AttentionShape& shape, bool with_bias)
+    : query(shape.H * shape.Dk, model_size, with_bias),
+      key_value(shape.Hk * (shape.Dk + shape.Dv), model_size, with_bias),
+      output(model_size, shape.H * shape.Dv, with_bias) {
+  core.shape = shape;
+  core.scale = 1 / std::sqrt(static_cast<float>(shape.Dk));
   core.causal = false;
   core.site = Site::kCrossAttention;
   core.layer = layer;
 }
 
+CrossAttention::KeyValue CrossAttention::read(Context& ctx, const Tensor& memory) const {
+  const auto& [H, Hk, Dk, Dv] = core.shape;
+  const Tensor all = key_value(ctx, memory);
+  const KeyValue both{all.columns(0, Hk * Dk), all.columns(Hk * Dk, Hk * Dv)};
+  ctx.observe(core.site, Part::kKey, core.layer, both.key, Hk);
+  ctx.observe(core.site, Part::kValue, core.layer, both.value, Hk);
+  return both;
+}
+
 void CrossAttention::remember(Context& ctx, const Tensor& memory, std::span<const size_t> memory_offsets, Caches caches) const {
   Scope scope(ctx);
-  const Tensor all = key_value(ctx, memory);
-  const size_t width = all.cols / 2;
+  const auto [key, value] = read(ctx, memory);
   for (size_t s = 0; s < caches.size(); ++s) {
     const size_t begin = memory_offsets[s], S = memory_offsets[s + 1] - begin;
-    caches[s]->write(core.layer, all.columns(0, width).slice(begin, S), all.columns(width, width).slice(begin, S));
+    caches[s]->write(core.layer, key.slice(begin, S), value.slice(begin, S));
   }
 }
 
 Tensor CrossAttention::operator()(Context& ctx, const Tensor& x, const Batch& batch, Caches caches) const {
-  return output(ctx, core.over_caches(ctx, query(ctx, x), batch, caches, false));
+  const Tensor q = query(ctx, x);
+  ctx.observe(core.site, Part::kQuery, core.layer, q, core.shape.H);
+  return output(ctx, core.over_caches(ctx, q, batch, caches, false));
 }
 
 Tensor CrossAttention::operator()(Context& ctx, const Tensor& x, const Batch& batch, const Tensor& memory,
                                   std::span<const size_t> memory_offsets) const {
-  const Tensor all = key_value(ctx, memory);
-  const size_t width = all.cols / 2;
-  return output(ctx, core.over_rows(ctx, query(ctx, x), all.columns(0, width), all.columns(width, width), batch.offsets, memory_offsets));
+  const Tensor q = query(ctx, x);
+  ctx.observe(core.site, Part::kQuery, core.layer, q, core.shape.H);
+  const auto [key, value] = read(ctx, memory);
+  return output(ctx, core.over_rows(ctx, q, key, value, batch.offsets, memory_offsets));
 }
 
 std::vector<float> alibi_slopes(size_t heads) {

@@ -16,17 +16,19 @@ struct Residual {
 
   Norm norm;
   Order order = Order::kPre;
+  bool connected = true;  // false: without the x +, to see what it is good for
 
   // x (T, D) -> (T, D). Without a tape the result is written into x.
   template <class SubLayer>
   Tensor operator()(Context& ctx, Tensor x, const SubLayer& sub_layer) const {
     Scope scope(ctx);
-    if (order == Order::kPre) return add(ctx, x, sub_layer(norm(ctx, x)));
+    const auto join = [&](const Tensor& y) { return connected ? add(ctx, x, y) : y; };
+    if (order == Order::kPre) return scope.keep(join(sub_layer(norm(ctx, x))), x);
     if (order == Order::kNormed) {
       const Tensor h = norm(ctx, x);
       return scope.keep(add(ctx, h, sub_layer(h)), x);
     }
-    return scope.keep(norm(ctx, add(ctx, x, sub_layer(x))), x);
+    return scope.keep(norm(ctx, join(sub_layer(x))), x);
   }
 };
 

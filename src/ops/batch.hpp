@@ -16,6 +16,8 @@ struct Batch {
   std::span<const size_t> extents;
   // One a sequence, or empty: what is added to the scores of its keys, a number a position from 0 on; -inf hides a position.
   std::span<const float* const> key_bias = {};
+  // (T) which segment of its sequence each token belongs to (BERT's token types), or empty: all in the first.
+  std::span<const int32_t> types = {};
 
   size_t sequences() const { return offsets.size() - 1; }
   size_t begin(size_t sequence) const { return offsets[sequence]; }

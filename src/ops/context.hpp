@@ -27,6 +27,9 @@ struct Context {
   void observe(Site site, size_t layer, const Tensor& states) {
     if (observer != nullptr && observer->wants(site, layer)) observer->observe(site, layer, states);
   }
+  void observe(Site site, Part part, size_t layer, const Tensor& rows, size_t heads = 1) {
+    if (observer != nullptr && observer->wants_part(site, part, layer)) observer->observe_part(site, part, layer, rows, heads);
+  }
 };
 
 // Scratch memory of one operation, given back on leaving.
@@ -57,7 +60,7 @@ class Scope {
   // `result`, made inside the scope, as it is to live on outside: in the memory of `into`, which is older than the scope and of
   // the same shape. Under a tape the result itself.
   Tensor keep(const Tensor& result, const Tensor& into) const {
-    if (ctx_.tape != nullptr) return result;
+    if (ctx_.tape != nullptr || result.data == into.data) return result;
     for (size_t r = 0; r < result.rows; ++r) std::memcpy(into.row(r), result.row(r), result.cols * sizeof(float));
     return into;
   }

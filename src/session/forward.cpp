@@ -196,7 +196,7 @@ void Forward::check(size_t s) {
   for (size_t i = 0; i < places.size(); ++i) {
     const int32_t given = input_.positions.empty() ? 0 : input_.positions[s][places[i]];
     if (given < 0) fail(Code::kInvalidArgument, "forward", "positionIds of sequence ", s, ": expected whole numbers from 0, got ", given);
-    const size_t position = input_.positions.empty() ? (info.mask_moves_positions ? i : places[i]) : static_cast<size_t>(given);
+    const size_t position = input_.positions.empty() ? (info.position_rule == PositionRule::kVisible ? i : places[i]) : static_cast<size_t>(given);
     if (info.positions_are_a_wall && position >= info.context) {
       fail(Code::kInvalidArgument, "forward", "sequence ", s, ": expected positions below ", info.context,
            ", which is all the model has, got ", position);
@@ -267,11 +267,11 @@ void Forward::begin() {
   positions_.clear();
   for (size_t i = 0; i < places_.size(); ++i) {
     ids_.push_back(ids[places_[i]]);
-    const size_t standard = runtime.model->info().mask_moves_positions ? i : places_[i];
+    const size_t standard = runtime.model->info().position_rule == PositionRule::kVisible ? i : places_[i];
     positions_.push_back(input_.positions.empty() ? static_cast<int32_t>(standard) : input_.positions[s][places_[i]]);
   }
   // Python looks at the positions of padding too.
-  extent_ = runtime.model->info().mask_moves_positions ? places_.size() : ids.size();
+  extent_ = runtime.model->info().position_rule == PositionRule::kVisible ? places_.size() : ids.size();
   if (!input_.positions.empty()) {
     const auto& given = input_.positions[s];
     extent_ = given.empty() ? 0 : static_cast<size_t>(*std::max_element(given.begin(), given.end())) + 1;
