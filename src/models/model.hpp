@@ -133,6 +133,7 @@ std::unique_ptr<Model> make_marian(const Config& config);
 std::unique_ptr<Model> make_pegasus(const Config& config);
 std::unique_ptr<Model> make_m2m_100(const Config& config);
 std::unique_ptr<Model> make_t5(const Config& config);
+std::unique_ptr<Model> make_mt5(const Config& config);
 std::unique_ptr<Model> make_bert(const Config& config);
 
 }  // namespace wf

@@ -22,7 +22,8 @@ constexpr std::array kArchitectures{
     Entry{"bloom", make_bloom},       Entry{"transformer", make_transformer},
     Entry{"bart", make_bart},         Entry{"mbart", make_mbart},
     Entry{"marian", make_marian},     Entry{"pegasus", make_pegasus},
-    Entry{"m2m_100", make_m2m_100},
+    Entry{"m2m_100", make_m2m_100},   Entry{"t5", make_t5},
+    Entry{"mt5", make_mt5},
 };
 
 }  // namespace
