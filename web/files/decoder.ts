@@ -280,6 +280,41 @@ class WordPieceStep extends Step {
   }
 }
 
+/**
+ * What transformers does with the pieces of SentencePiece between special tokens: each run loses the mark it begins with,
+ * `gap` follows a special token, and the ends of the text are stripped.
+ */
+class SentencePieceStep extends Step {
+  readonly #special: ReadonlySet<string>;
+  readonly #gap: string;
+  #runBegins = true;
+  #begun = false;
+  #held = '';
+
+  constructor(special: ReadonlySet<string>, gap: string) {
+    super();
+    this.#special = special;
+    this.#gap = gap;
+  }
+
+  override push(token: string): void {
+    let text = token;
+    if (this.#special.has(token)) {
+      text += this.#gap;
+      this.#runBegins = true;
+    } else {
+      if (this.#runBegins && text.startsWith('\u2581')) text = text.slice(1);
+      this.#runBegins &&= text === '';
+      text = text.replaceAll('\u2581', ' ');
+    }
+    const all = this.#begun ? this.#held + text : text.trimStart();
+    const kept = all.trimEnd();
+    this.#held = all.slice(kept.length);
+    this.#begun ||= kept !== '';
+    if (kept !== '') this.next(kept, true);
+  }
+}
+
 /** The suffix that ends a word becomes a space, but for the last word: one token is held back. */
 class BpeStep extends Step {
   readonly #suffix: string;
@@ -352,6 +387,8 @@ export interface DecoderSpec {
   /** The `decoder` of a tokenizer.json. */
   config: unknown;
   cleanUp: boolean;
+  /** The special tokens' texts. */
+  special?: ReadonlySet<string>;
 }
 
 /** Checks the decoder's configuration; the steps it names, without their state. */
@@ -416,6 +453,11 @@ export function compileDecoder(spec: DecoderSpec, where: string): () => Step[] {
         const prefix = text('prefix', '##');
         const cleanup = own(config, 'cleanup') !== false;
         makers.push(() => new WordPieceStep(prefix, cleanup));
+        return;
+      }
+      case 'SentencePiece': {
+        const gap = text('gap', '');
+        makers.push(() => new SentencePieceStep(spec.special ?? new Set(), gap));
         return;
       }
       case 'BPEDecoder': {

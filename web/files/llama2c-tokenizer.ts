@@ -1,4 +1,9 @@
 import { WasmformerError } from '../errors.ts';
+import { prepend } from './normalizer.ts';
+import { Pipeline } from './pipeline.ts';
+import { specialPart } from './post-processor.ts';
+import { ranksOf } from './sentencepiece.ts';
+import { mergeSymbols, type Symbols } from './tables.ts';
 import { type Tokenizer, VocabularyTokenizer } from './tokenizer.ts';
 
 const kUnk = 0;
@@ -45,22 +50,42 @@ export function readLlama2cTokenizer(bytes: Uint8Array, where: string): Tokenize
   for (let id = vocab.length - 1; id >= kFirstByte + 256; --id) ids.set(vocab[id] as string, id);
   for (let byte = 0; byte < 256; ++byte) vocab[kFirstByte + byte] = `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`;
 
-  const utf8 = new TextEncoder();
-  const encode = (input: string, addSpecialTokens: boolean): number[] => {
-    const start = addSpecialTokens ? [kBos] : [];
-    if (input === '') return start;
-    const pieces: number[] = [];
-    for (const char of ` ${input}`) {
-      const id = ids.get(char);
-      if (id !== undefined) pieces.push(id);
-      else for (const byte of utf8.encode(char)) pieces.push(kFirstByte + byte);
-    }
-    return [...start, ...mergeByScore(pieces, vocab, ids, scores)];
-  };
+  const ranks = ranksOf(scores);
+  const pipeline = new Pipeline({
+    added: [],
+    normalize: (piece) => prepend(piece, ' '),
+    preTokenize: (piece) => [piece],
+    subwords: (text) => {
+      const symbols: Symbols = { ids: [], begins: [], ends: [] };
+      let at = 0;
+      for (const char of text) {
+        const id = ids.get(char);
+        const found = id !== undefined ? [id] : Array.from(new TextEncoder().encode(char), (byte) => kFirstByte + byte);
+        for (const one of found) {
+          symbols.ids.push(one);
+          symbols.begins.push(at);
+          symbols.ends.push(at + char.length);
+        }
+        at += char.length;
+      }
+      const joined = mergeSymbols(symbols, {
+        // Bytes stay what they are.
+        pair: ({ ids: now, begins, ends }, left, right) =>
+          Math.min(now[left] as number, now[right] as number) < kFirstByte + 256
+            ? -1
+            : (ids.get(text.slice(begins[left], ends[right])) ?? -1),
+        rank: (id) => ranks[id] as number,
+        id: (id) => id,
+      });
+      return joined.ids.flatMap((id, i) => [id, joined.begins[i] as number, joined.ends[i] as number]);
+    },
+    tokenOf: (id) => vocab[id] as string,
+    postProcess: (parts, add) => parts.flatMap((part) => (add ? [specialPart([kBos], 0), part] : [part])),
+  });
   return new VocabularyTokenizer({
     where,
     vocab,
-    encode,
+    encode: (texts, addSpecialTokens) => pipeline.encode(texts, addSpecialTokens),
     decoder: {
       type: 'Sequence',
       decoders: [{ type: 'ByteFallback' }, { type: 'Fuse' }, { type: 'Strip', content: ' ', start: 1, stop: 0 }],
@@ -69,59 +94,4 @@ export function readLlama2cTokenizer(bytes: Uint8Array, where: string): Tokenize
     specials: { bos: kBos, eos: kEos, pad: null, unk: kUnk, sep: null, cls: null, mask: null, all: [kUnk, kBos, kEos] },
     templates: new Map(),
   });
-}
-
-/** Joins the neighbours of the best score, the leftmost of equals, until no two make a token. */
-function mergeByScore(pieces: number[], vocab: readonly string[], ids: ReadonlyMap<string, number>, scores: readonly number[]): number[] {
-  const next = pieces.map((_, i) => i + 1);
-  const previous = pieces.map((_, i) => i - 1);
-  const alive = pieces.map(() => true);
-  const heap: { score: number; at: number; left: number; right: number; id: number }[] = [];
-  const before = (a: (typeof heap)[number], b: (typeof heap)[number]): boolean => a.score > b.score || (a.score === b.score && a.at < b.at);
-  const push = (item: (typeof heap)[number]): void => {
-    let i = heap.push(item) - 1;
-    while (i > 0) {
-      const parent = (i - 1) >> 1;
-      if (!before(heap[i] as typeof item, heap[parent] as typeof item)) break;
-      [heap[i], heap[parent]] = [heap[parent] as typeof item, heap[i] as typeof item];
-      i = parent;
-    }
-  };
-  const pop = (): (typeof heap)[number] | undefined => {
-    const top = heap[0];
-    const last = heap.pop();
-    if (top === undefined || last === undefined || heap.length === 0) return top;
-    heap[0] = last;
-    for (let i = 0; ; ) {
-      let best = i;
-      for (const child of [2 * i + 1, 2 * i + 2]) {
-        if (child < heap.length && before(heap[child] as typeof last, heap[best] as typeof last)) best = child;
-      }
-      if (best === i) return top;
-      [heap[i], heap[best]] = [heap[best] as typeof last, heap[i] as typeof last];
-      i = best;
-    }
-  };
-  const textOf = (id: number): string => (id < kFirstByte + 256 ? '\0' : (vocab[id] as string));
-  const consider = (at: number): void => {
-    const right = next[at] as number;
-    if (at < 0 || right >= pieces.length) return;
-    const id = ids.get(textOf(pieces[at] as number) + textOf(pieces[right] as number));
-    if (id !== undefined) push({ score: scores[id] as number, at, left: pieces[at] as number, right: pieces[right] as number, id });
-  };
-  for (let i = 0; i + 1 < pieces.length; ++i) consider(i);
-  for (let item = pop(); item !== undefined; item = pop()) {
-    const { at, left, right, id } = item;
-    const other = next[at] as number;
-    if (!alive[at] || other >= pieces.length || pieces[at] !== left || pieces[other] !== right) continue;
-    pieces[at] = id;
-    alive[other] = false;
-    next[at] = next[other] as number;
-    if ((next[at] as number) < pieces.length) previous[next[at] as number] = at;
-    consider(at);
-    if ((previous[at] as number) >= 0) consider(previous[at] as number);
-  }
-  const result: number[] = [];
-  for (let i = 0; i < pieces.length; i = next[i] as number) result.push(pieces[i] as number);
-  return result;
 }

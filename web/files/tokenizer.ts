@@ -1,11 +1,16 @@
-import { Tokenizer as Encoder } from '@huggingface/tokenizers';
 import { WasmformerError } from '../errors.ts';
 import { type ChatMessage, ChatTemplate, type ChatTemplateOptions } from './chat.ts';
 import { readObject, readText } from './checkpoint.ts';
 import { byteLevelBytes, compileDecoder, fallbackByte, type StreamDecoder, TokenStream } from './decoder.ts';
 import { isObject, type JsonObject, kindOf, own, parseJson } from './json.ts';
 import { readLlama2cTokenizer } from './llama2c-tokenizer.ts';
+import { compileNormalizer, type Fail } from './normalizer.ts';
+import { type AddedToken, type Encoding, Pipeline } from './pipeline.ts';
+import { compilePostProcessor, type PostProcessor, specialPart } from './post-processor.ts';
+import { compilePreTokenizer } from './pre-tokenizer.ts';
 import type { ModelFolder } from './source.ts';
+import { compileModel } from './subword.ts';
+import { type Description, defaultRoles, describeFiles, familyOf, type LanguageRule, languageRule } from './tokenizer-files.ts';
 
 /** Ids of the tokens a tokenizer gives a role, null for none. */
 export interface SpecialTokens {
@@ -27,13 +32,35 @@ export interface DecodeOptions {
   after?: Iterable<number>;
 }
 
+export interface EncodeOptions {
+  /** A second text: what a question is asked of, a hypothesis. */
+  pair?: string;
+  /** Adds what the model expects around a text (BOS, say); true by default. */
+  addSpecialTokens?: boolean;
+  /** The text's language, for models that mark it; else what tokenizer_config.json says. */
+  sourceLanguage?: string;
+  /** The language to translate into: `asTarget` marks the text with it, and some models mark the source with it. */
+  targetLanguage?: string;
+  /** Encodes what the decoder reads: with `target`, in the target language. */
+  asTarget?: boolean;
+}
+
 /** Text to ids and back. */
 export interface Tokenizer {
   /** The largest id plus one. */
   readonly vocabSize: number;
   readonly specials: SpecialTokens;
-  /** @param options.addSpecialTokens adds what the model expects around a text (BOS, say); true by default */
-  encode(text: string, options?: { addSpecialTokens?: boolean }): number[];
+  /** The decoder's own tokenizer, where it differs from the encoder's. */
+  readonly target: Tokenizer | null;
+  /** The codes of languages that the model marks texts with. */
+  readonly languages: string[];
+  /** Tokens a text should have at most, specials included; null where the files do not say. */
+  readonly maxLength: number | null;
+  encode(text: string, options?: EncodeOptions): number[];
+  /** Ids with the segment, the place in the text and the text of each. */
+  encodeFully(text: string, options?: EncodeOptions): Encoding;
+  /** The id of a language's token, or null. */
+  languageId(code: string): number | null;
   /** Ids that are no token are left out, as in transformers. */
   decode(ids: Iterable<number>, options?: DecodeOptions): string;
   /** Decodes as ids come; the pieces joined are what `decode` gives for all of them. */
@@ -60,7 +87,15 @@ export interface TokenizerParts {
   where: string;
   /** Token strings by id. */
   vocab: readonly (string | undefined)[];
-  encode(text: string, addSpecialTokens: boolean): number[];
+  /** One or two texts. */
+  encode(texts: readonly string[], addSpecialTokens: boolean, around?: PostProcessor): Encoding;
+  languages?: ReadonlyMap<string, number>;
+  rule?: LanguageRule | null;
+  /** The languages of texts where a call names none. */
+  source?: string | null;
+  destination?: string | null;
+  target?: Tokenizer | null;
+  maxLength?: number | null;
   /** The `decoder` of a tokenizer.json. */
   decoder: unknown;
   cleanUp: boolean;
@@ -89,12 +124,74 @@ export class VocabularyTokenizer implements Tokenizer {
     this.specials = parts.specials;
     this.#special = new Set(parts.specials.all);
     this.#templates = parts.templates;
-    this.#steps = compileDecoder({ config: parts.decoder, cleanUp: parts.cleanUp }, parts.where);
+    const special = new Set(parts.specials.all.map((id) => parts.vocab[id] as string));
+    this.#steps = compileDecoder({ config: parts.decoder, cleanUp: parts.cleanUp, special }, parts.where);
   }
 
-  encode(text: string, options: { addSpecialTokens?: boolean } = {}): number[] {
-    if (typeof text !== 'string') throw new WasmformerError('invalid-argument', `[tokenizer] text: expected a string, got ${kindOf(text)}`);
-    return this.#parts.encode(text, options.addSpecialTokens ?? true);
+  get target(): Tokenizer | null {
+    return this.#parts.target ?? null;
+  }
+
+  get languages(): string[] {
+    return [...(this.#parts.languages?.keys() ?? [])];
+  }
+
+  get maxLength(): number | null {
+    return this.#parts.maxLength ?? null;
+  }
+
+  languageId(code: string): number | null {
+    return this.#parts.languages?.get(code) ?? null;
+  }
+
+  encode(text: string, options?: EncodeOptions): number[] {
+    return this.encodeFully(text, options).ids;
+  }
+
+  encodeFully(text: string, options: EncodeOptions = {}): Encoding {
+    const { pair, addSpecialTokens = true, asTarget = false } = options;
+    for (const [name, value] of Object.entries({ text, pair: pair ?? '' })) {
+      if (typeof value !== 'string')
+        throw new WasmformerError('invalid-argument', `[tokenizer] ${name}: expected a string, got ${kindOf(value)}`);
+    }
+    const around = this.#around(options);
+    if (asTarget && this.target !== null) return this.target.encodeFully(text, { pair, addSpecialTokens });
+    return this.#parts.encode(pair === undefined ? [text] : [text, pair], addSpecialTokens, around);
+  }
+
+  /** What stands around a text in the languages of a call, where the model marks languages. */
+  #around({ sourceLanguage, targetLanguage, asTarget }: EncodeOptions): PostProcessor | undefined {
+    const { rule, source, destination } = this.#parts;
+    const idOf = (name: string, code: string): number => {
+      const id = this.languageId(code);
+      if (id !== null) return id;
+      const known = this.languages;
+      const near = known.filter((one) => one.slice(0, 2).toLowerCase() === code.slice(0, 2).toLowerCase());
+      const expected =
+        known.length === 0
+          ? 'none, as this model marks no languages'
+          : `a code such as ${(near.length > 0 ? near : known).slice(0, 5).join(', ')}`;
+      throw new WasmformerError('invalid-argument', `[tokenizer] ${name}: expected ${expected}, got ${kindOf(code)}`);
+    };
+    const given = sourceLanguage === undefined || rule?.place === 'target' ? undefined : idOf('sourceLanguage', sourceLanguage);
+    const wanted = targetLanguage === undefined ? undefined : idOf('targetLanguage', targetLanguage);
+    if (!rule) return undefined;
+    const own = given ?? (source ? this.languageId(source) : null);
+    const mark =
+      rule.place === 'target'
+        ? asTarget
+          ? null
+          : (wanted ?? null)
+        : asTarget
+          ? (wanted ?? (destination ? this.languageId(destination) : own))
+          : own;
+    if (mark === null) return undefined;
+    const end = this.specials.eos === null ? [] : [this.specials.eos];
+    const [before, after] = rule.place === 'after' ? [[], [...end, mark]] : [[mark], end];
+    return (parts, add) => {
+      const texts = parts.map((part) => ({ ...part, typeIds: part.ids.map(() => 0) }));
+      return add ? [specialPart(before, 0), ...texts, specialPart(after, 0)] : texts;
+    };
   }
 
   decode(ids: Iterable<number>, options: DecodeOptions = {}): string {
@@ -193,10 +290,10 @@ export class VocabularyTokenizer implements Tokenizer {
 }
 
 /**
- * The tokenizer of a model: tokenizer.json, or vocab.json with merges.txt (byte-level BPE, as GPT-2's), or llama2.c's
- * tokenizer.bin.
+ * The tokenizer of a model: tokenizer.json, or the files that the model's class in transformers reads (tokenizer-files.ts),
+ * or llama2.c's tokenizer.bin.
  * @returns null where the folder has none: such a model works with ids
- * @throws WasmformerError `unsupported` for a lone SentencePiece model, `invalid-file`
+ * @throws WasmformerError `unsupported` for a kind that is not known, `invalid-file`
  */
 export async function openTokenizer(
   folder: ModelFolder,
@@ -209,29 +306,20 @@ export async function openTokenizer(
     return source === null ? null : readLlama2cTokenizer(await source.read(0, source.size, signal), `${folder.name}: tokenizer.bin`);
   }
   const text = await readText(folder, 'tokenizer.json', signal);
-  if (text !== null) {
-    const json = parseJson(text, `${folder.name}: tokenizer.json`);
-    const settings = await readSettings(folder, signal);
-    return buildTokenizer(folder, json, settings, modelType, false);
+  const json = text === null ? null : parseJson(text, `${folder.name}: tokenizer.json`);
+  const settings = await readSettings(folder, signal);
+  const family = familyOf(settings, modelType);
+  if (json === null) {
+    const description = await describeFiles(folder, family, settings, signal);
+    return description === null ? null : buildTokenizer(folder, description, settings, family);
   }
-  const vocab = await readText(folder, 'vocab.json', signal);
-  const merges = vocab === null ? null : await readText(folder, 'merges.txt', signal);
-  if (vocab !== null && merges !== null) {
-    const settings = await readSettings(folder, signal);
-    const added = await readObjectIfListed(folder, 'added_tokens.json', signal);
-    return buildTokenizer(folder, fromVocabAndMerges(vocab, merges, added, settings, folder.name), settings, modelType, true);
+  const target = (await folder.list())?.includes('target_tokenizer.json') ? await readText(folder, 'target_tokenizer.json', signal) : null;
+  const description: Description = { file: 'tokenizer.json', json: json as JsonObject };
+  if (target !== null) {
+    const file = 'target_tokenizer.json';
+    description.target = { file, json: parseJson(target, `${folder.name}: ${file}`) as JsonObject };
   }
-  for (const file of ['tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model', 'vocab.txt', 'tekken.json']) {
-    const listed = await folder.list();
-    if (listed === null && file !== 'tokenizer.model') continue;
-    if (await folder.has(file, signal)) {
-      throw new WasmformerError(
-        'unsupported',
-        `[${folder.name}] ${file}: this kind of tokenizer is not supported; expected a tokenizer.json (transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...))`,
-      );
-    }
-  }
-  return null;
+  return buildTokenizer(folder, description, settings, family);
 }
 
 async function readObjectIfListed(folder: ModelFolder, file: string, signal: AbortSignal | undefined): Promise<JsonObject | null> {
@@ -265,16 +353,6 @@ function tokenText(value: unknown): string | null {
   return typeof content === 'string' ? content : null;
 }
 
-interface AddedToken {
-  id: number;
-  content: string;
-  special: boolean;
-  lstrip: boolean;
-  rstrip: boolean;
-  normalized: boolean;
-  single_word: boolean;
-}
-
 function addedToken(id: number, value: unknown, special: boolean): AddedToken | null {
   const content = tokenText(value);
   if (content === null || content === '') return null;
@@ -293,55 +371,21 @@ function addedToken(id: number, value: unknown, special: boolean): AddedToken | 
   };
 }
 
-/** The tokenizer.json that a byte-level vocab.json and merges.txt stand for. */
-function fromVocabAndMerges(
-  vocabText: string,
-  mergesText: string,
-  added: JsonObject | null,
+function buildTokenizer(
+  folder: ModelFolder,
+  description: Description,
   settings: JsonObject,
-  name: string,
-): JsonObject {
-  const vocab = parseJson(vocabText, `${name}: vocab.json`);
-  if (!isObject(vocab)) throw new WasmformerError('invalid-file', `[${name}] vocab.json: expected an object, got ${kindOf(vocab)}`);
-  const merges: [string, string][] = [];
-  for (const line of mergesText.split('\n')) {
-    const pair = line.replace(/\r$/, '');
-    if (pair === '' || pair.startsWith('#version')) continue;
-    const space = pair.indexOf(' ');
-    if (space < 1 || space !== pair.lastIndexOf(' '))
-      throw new WasmformerError('invalid-file', `[${name}] merges.txt: expected two parts on each line, got ${kindOf(pair)}`);
-    merges.push([pair.slice(0, space), pair.slice(space + 1)]);
-  }
-  const bos = tokenText(settings.bos_token);
-  const bosId = bos !== null && Object.hasOwn(vocab, bos) ? vocab[bos] : undefined;
-  const withBos = own(settings, 'add_bos_token') === true && typeof bosId === 'number';
-  return {
-    added_tokens: Object.entries(added ?? {}).flatMap(([content, id]) =>
-      typeof id === 'number' ? [{ id, content, special: false, normalized: false }] : [],
-    ),
-    normalizer: null,
-    pre_tokenizer: { type: 'ByteLevel', add_prefix_space: own(settings, 'add_prefix_space') === true, trim_offsets: true, use_regex: true },
-    post_processor: withBos
-      ? {
-          type: 'TemplateProcessing',
-          single: [{ SpecialToken: { id: bos, type_id: 0 } }, { Sequence: { id: 'A', type_id: 0 } }],
-          pair: [],
-          special_tokens: {},
-        }
-      : { type: 'ByteLevel', add_prefix_space: true, trim_offsets: false },
-    decoder: { type: 'ByteLevel' },
-    model: { type: 'BPE', unk_token: null, fuse_unk: false, byte_fallback: false, vocab, merges },
-  };
-}
-
-function buildTokenizer(folder: ModelFolder, json: unknown, settings: JsonObject, modelType: unknown, plain: boolean): Tokenizer {
-  const where = `${folder.name}: ${plain ? 'vocab.json' : 'tokenizer.json'}`;
+  family: ReturnType<typeof familyOf>,
+): Tokenizer {
+  const { json, native, lead } = description;
+  const where = `${folder.name}: ${description.file}`;
   const bad = (message: string): WasmformerError => new WasmformerError('invalid-file', `[${where}] ${message}`);
   if (!isObject(json)) throw bad(`JSON: expected an object, got ${kindOf(json)}`);
   const model = own(json, 'model');
-  if (!isObject(model)) throw bad(`model: expected an object, got ${kindOf(model)}`);
-  const vocab = readVocabulary(model, bad);
+  if (native === undefined && !isObject(model)) throw bad(`model: expected an object, got ${kindOf(model)}`);
+  const vocab = native?.vocab ?? readVocabulary(model as JsonObject, bad);
   const ids = idsOf(vocab);
+  const modelIds = new Map(ids);
 
   const added = new Map<number, AddedToken>();
   const add = (token: AddedToken | null): void => {
@@ -373,36 +417,42 @@ function buildTokenizer(folder: ModelFolder, json: unknown, settings: JsonObject
     else add(addedToken(id, value, true));
     return id;
   };
+  for (const one of description.special ?? []) special(one);
   const specials: SpecialTokens = { bos: null, eos: null, pad: null, unk: null, sep: null, cls: null, mask: null, all: [] };
-  for (const role of kRoles) specials[role] = special(own(settings, `${role}_token`));
-  if (
-    specials.bos === null &&
-    specials.eos === null &&
-    ids.has('<|endoftext|>') &&
-    (modelType === 'gpt2' || /^GPT2/.test(String(own(settings, 'tokenizer_class'))))
-  ) {
-    // GPT-2's own tokenizer class has these as defaults, and its files name none.
-    specials.bos = special('<|endoftext|>');
-    specials.eos = specials.bos;
-    specials.unk ??= specials.bos;
+  for (const role of kRoles) {
+    const named = `${role}_token`;
+    if (Object.hasOwn(settings, named)) specials[role] = special(own(settings, named));
+    else if (family !== null) {
+      // The class's own default, if the vocabulary has it.
+      const preset = defaultRoles[family][role];
+      if (ids.has(tokenText(preset) ?? '')) specials[role] = special(preset);
+    }
   }
   const extra = own(settings, 'additional_special_tokens') ?? own(settings, 'extra_special_tokens');
   for (const one of Array.isArray(extra) ? extra : []) special(one);
   specials.all = [...added.values()].filter((token) => token.special).map((token) => token.id);
 
-  const encoder = makeEncoder(
-    {
-      ...json,
-      normalizer: own(json, 'normalizer') ?? null,
-      pre_tokenizer: rewritePreTokenizer(own(json, 'pre_tokenizer') ?? null),
-      post_processor: own(json, 'post_processor') ?? null,
-      // Decoding is done here; what the library needs of it is that it is there.
-      decoder: null,
-      added_tokens: [...added.values()],
-    },
-    bad,
-  );
-  const isBpe = own(model, 'type') === 'BPE' || (own(model, 'type') === undefined && Array.isArray(own(model, 'merges')));
+  const idOf = (token: string): number | undefined => ids.get(token);
+  const fail: Fail = (message, code) => (code === undefined ? bad(message) : new WasmformerError(code, `[${where}] tokenizer: ${message}`));
+  const pipeline = new Pipeline({
+    added: added.values(),
+    normalize: native?.normalize ?? compileNormalizer(own(json, 'normalizer'), fail),
+    preTokenize: compilePreTokenizer(own(json, 'pre_tokenizer'), fail),
+    subwords: native?.subwords ?? compileModel(model as JsonObject, modelIds, fail),
+    tokenOf: (id) => vocab[id] ?? '',
+    postProcess: compilePostProcessor(own(json, 'post_processor'), idOf, fail),
+    lead,
+  });
+  const isBpe =
+    isObject(model) && (own(model, 'type') === 'BPE' || (own(model, 'type') === undefined && Array.isArray(own(model, 'merges'))));
+  const rule = languageRule(family, settings);
+  const codes = new Map<string, number>();
+  if (rule !== null)
+    vocab.forEach((token, id) => {
+      const code = rule.pattern.exec(token ?? '')?.[1];
+      if (code !== undefined) codes.set(code, id);
+    });
+  const maxLength = own(settings, 'model_max_length');
   const templates = readTemplates(own(settings, 'chat_template'));
   return new VocabularyTokenizer({
     where: folder.name,
@@ -413,18 +463,13 @@ function buildTokenizer(folder: ModelFolder, json: unknown, settings: JsonObject
     specials,
     templates,
     findTemplates: (signal) => findTemplates(folder, signal),
-    encode(text, addSpecialTokens) {
-      let encoded: (number | null | undefined)[];
-      try {
-        encoded = encoder.encode(text, { add_special_tokens: addSpecialTokens }).ids;
-      } catch (cause) {
-        throw new WasmformerError('invalid-file', `[${where}] tokenizer: a text could not be split: ${(cause as Error).message}`, {
-          cause,
-        });
-      }
-      // Without an unknown token, what has no id is dropped.
-      return encoded.filter((id) => id !== undefined && id !== null);
-    },
+    encode: (texts, addSpecialTokens, around) => pipeline.encode(texts, addSpecialTokens, around),
+    languages: codes,
+    rule,
+    source: tokenText(own(settings, 'src_lang')) ?? rule?.preset ?? null,
+    destination: tokenText(own(settings, 'tgt_lang')),
+    target: description.target === undefined ? null : buildTokenizer(folder, description.target, settings, family),
+    maxLength: typeof maxLength === 'number' && maxLength > 0 && maxLength < 1e6 ? maxLength : null,
   });
 }
 
@@ -459,96 +504,6 @@ function readVocabulary(model: JsonObject, bad: (message: string) => WasmformerE
     vocab[id] = token;
   }
   return vocab;
-}
-
-const kBehaviors = ['Removed', 'Isolated', 'MergedWithPrevious', 'MergedWithNext', 'Contiguous'];
-
-/** Checks what the library would read wrongly, or warn of on the console and leave out. */
-function checkComponent(component: unknown, bad: (message: string) => WasmformerError): void {
-  if (!isObject(component)) return;
-  const type = own(component, 'type');
-  for (const inner of [own(component, 'normalizers'), own(component, 'pretokenizers')]) {
-    if (Array.isArray(inner)) for (const one of inner) checkComponent(one, bad);
-  }
-  if (type !== 'Split' && type !== 'Replace') return;
-  const pattern = own(component, 'pattern');
-  const text = isObject(pattern) ? (own(pattern, 'Regex') ?? own(pattern, 'String')) : undefined;
-  if (typeof text !== 'string')
-    throw bad(`${type}.pattern: expected { Regex } or { String }, got ${kindOf(isObject(pattern) ? text : pattern)}`);
-  const behavior = own(component, 'behavior');
-  if (type === 'Split' && !kBehaviors.includes(behavior as string)) {
-    throw bad(
-      `Split.behavior: expected one of ${kBehaviors.join(', ')}, got ${typeof behavior === 'string' ? behavior : kindOf(behavior)}`,
-    );
-  }
-}
-
-function makeEncoder(json: JsonObject, bad: (message: string) => WasmformerError): Encoder {
-  checkComponent(own(json, 'normalizer'), bad);
-  checkComponent(own(json, 'pre_tokenizer'), bad);
-  try {
-    return new Encoder(json as ConstructorParameters<typeof Encoder>[0], {} as ConstructorParameters<typeof Encoder>[1]);
-  } catch (cause) {
-    const message = (cause as Error).message;
-    if (/^Unknown .* type/.test(message)) throw new WasmformerError('unsupported', `[tokenizer] ${message}`, { cause });
-    throw bad(`tokenizer: ${message}`);
-  }
-}
-
-/** GPT-2's pattern (encoder.py), as the byte-level pre-tokenizer applies it. */
-const kGpt2Pattern = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const kPunctuation = '[\\p{P}\\x21-\\x2F\\x3A-\\x40\\x5B-\\x60\\x7B-\\x7E]';
-
-function splitBy(regex: string): JsonObject {
-  return { type: 'Split', pattern: { Regex: regex }, behavior: 'Isolated', invert: false };
-}
-
-/**
- * The same pre-tokenizer in the terms the library gets right: its own byte-level, digit and punctuation splitters use
- * JavaScript's classes of white space and digits, or join what should stay apart, and its Split knows two of the five
- * behaviours.
- */
-export function rewritePreTokenizer(config: unknown): unknown {
-  if (!isObject(config)) return config;
-  switch (own(config, 'type')) {
-    case 'Sequence': {
-      const inner = own(config, 'pretokenizers');
-      return Array.isArray(inner) ? { ...config, pretokenizers: inner.map(rewritePreTokenizer) } : config;
-    }
-    case 'ByteLevel': {
-      if (own(config, 'use_regex') === false) return config;
-      const prefix = own(config, 'add_prefix_space') === true ? [{ type: 'Replace', pattern: { Regex: '\\A[^ ]' }, content: ' $&' }] : [];
-      return {
-        type: 'Sequence',
-        pretokenizers: [...prefix, splitBy(kGpt2Pattern), { type: 'ByteLevel', add_prefix_space: false, use_regex: false }],
-      };
-    }
-    case 'Digits':
-      return splitBy(own(config, 'individual_digits') === true ? '\\p{N}' : '\\p{N}+');
-    case 'Punctuation': {
-      const behavior = String(own(config, 'behavior') ?? 'Isolated');
-      return rewritePreTokenizer({ type: 'Split', pattern: { Regex: kPunctuation }, behavior, invert: false });
-    }
-    case 'Split': {
-      const pattern = own(config, 'pattern');
-      const string = isObject(pattern) ? own(pattern, 'String') : undefined;
-      const regex =
-        typeof string === 'string' ? string.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&') : isObject(pattern) ? own(pattern, 'Regex') : undefined;
-      if (typeof regex !== 'string' || own(config, 'invert') === true) return config;
-      switch (own(config, 'behavior')) {
-        case 'MergedWithPrevious':
-          return splitBy(`[\\s\\S]*?(?:${regex})|[\\s\\S]+`);
-        case 'MergedWithNext':
-          return splitBy(`(?:${regex})(?:(?!${regex})[\\s\\S])*|(?:(?!${regex})[\\s\\S])+`);
-        case 'Contiguous':
-          return splitBy(`(?:${regex})+`);
-        default:
-          return config;
-      }
-    }
-    default:
-      return config;
-  }
 }
 
 function readTemplates(given: unknown): Map<string, string> {

@@ -1,0 +1,114 @@
+import { isObject, type JsonObject, kindOf, own } from './json.ts';
+import type { Fail } from './normalizer.ts';
+
+/** Tokens of one text, or special ones. */
+export interface Part {
+  ids: number[];
+  typeIds: number[];
+  offsets: [number, number][];
+  /** 0 and 1: tokens of the first and the second text; -1: added. */
+  sequence: number;
+  /** The tokens' own texts. */
+  tokens: string[];
+}
+
+export type PostProcessor = (parts: Part[], addSpecialTokens: boolean) => Part[];
+
+/** Special tokens that stand around texts. */
+export const specialPart = (ids: readonly number[], typeId: number): Part => ({
+  ids: [...ids],
+  typeIds: ids.map(() => typeId),
+  offsets: ids.map(() => [0, 0]),
+  sequence: -1,
+  tokens: ids.map(() => ''),
+});
+
+const typed = (part: Part, typeId: number): Part => ({ ...part, typeIds: part.ids.map(() => typeId) });
+
+/** Takes white space off the ends of offsets, but for the space that `add_prefix_space` put there. */
+function trim(part: Part, prefixed: boolean): Part {
+  const offsets = part.offsets.map(([begin, end], i): [number, number] => {
+    const token = part.tokens[i] as string;
+    let leading = (/^[\u0120\p{White_Space}]*/u.exec(token) as RegExpExecArray)[0].length;
+    let trailing = 0;
+    while (trailing < token.length && /[\u0120\p{White_Space}]/u.test(token[token.length - 1 - trailing] as string)) ++trailing;
+    if (leading === 1 && prefixed && (i === 0 || begin === 0)) leading = 0;
+    const first = Math.min(begin + leading, end);
+    return [first, end >= trailing ? Math.max(end - trailing, first) : end];
+  });
+  return { ...part, offsets };
+}
+
+/** The `post_processor` of a tokenizer.json. `idOf` gives ids of special tokens that it does not list. */
+export function compilePostProcessor(config: unknown, idOf: (token: string) => number | undefined, fail: Fail): PostProcessor {
+  if (config === null || config === undefined) return (parts) => parts;
+  if (!isObject(config)) throw fail(`post_processor: expected an object, got ${kindOf(config)}`);
+  const type = own(config, 'type');
+  const pairOf = (key: string): number => {
+    const given = own(config, key);
+    if (!Array.isArray(given) || !Number.isSafeInteger(given[1]))
+      throw fail(`post_processor.${key}: expected a token and its id, got ${kindOf(given)}`);
+    return given[1];
+  };
+  const trims = own(config, 'trim_offsets') !== false;
+  const prefixed = own(config, 'add_prefix_space') !== false;
+  switch (type) {
+    case 'Sequence': {
+      const inner = own(config, 'processors');
+      if (!Array.isArray(inner)) throw fail(`processors: expected a list, got ${kindOf(inner)}`);
+      const all = inner.map((one) => compilePostProcessor(one, idOf, fail));
+      return (parts, add) => all.reduce((made, one) => one(made, add), parts);
+    }
+    case 'ByteLevel':
+      return (parts) => (trims ? parts.map((part) => trim(part, prefixed)) : parts);
+    case 'BertProcessing':
+    case 'RobertaProcessing': {
+      const roberta = type === 'RobertaProcessing';
+      const [sep, cls] = [pairOf('sep'), pairOf('cls')];
+      return (parts, add) =>
+        parts.flatMap((part, i) => {
+          const typeId = roberta ? 0 : i;
+          const own = typed(roberta && trims ? trim(part, prefixed) : part, typeId);
+          if (!add) return [own];
+          const before = i === 0 ? [cls] : roberta ? [sep] : [];
+          return [specialPart(before, typeId), own, specialPart([sep], typeId)];
+        });
+    }
+    case 'TemplateProcessing': {
+      const [single, pair] = (['single', 'pair'] as const).map((key) => readTemplate(config, key, idOf, fail));
+      return (parts, add) =>
+        ((parts.length > 1 ? pair : single) as Slot[]).flatMap((slot) =>
+          slot.ids === undefined ? [typed(parts[slot.sequence] as Part, slot.typeId)] : add ? [specialPart(slot.ids, slot.typeId)] : [],
+        );
+    }
+    default:
+      throw fail(`post_processor: ${kindOf(type)} is not supported`, 'unsupported');
+  }
+}
+
+/** A place of a template: special tokens, or the text `sequence`. */
+interface Slot {
+  ids?: number[];
+  sequence: number;
+  typeId: number;
+}
+
+function readTemplate(config: JsonObject, key: 'single' | 'pair', idOf: (token: string) => number | undefined, fail: Fail): Slot[] {
+  const given = own(config, key);
+  if (!Array.isArray(given)) throw fail(`post_processor.${key}: expected a list, got ${kindOf(given)}`);
+  const tokens = own(config, 'special_tokens');
+  return given.map((slot): Slot => {
+    const special = isObject(slot) ? own(slot, 'SpecialToken') : undefined;
+    const text = isObject(slot) ? own(slot, 'Sequence') : undefined;
+    const inner = special ?? text;
+    if (!isObject(inner)) throw fail(`post_processor.${key}: expected a SpecialToken or a Sequence, got ${kindOf(slot)}`);
+    const id = String(own(inner, 'id'));
+    const typeId = Number(own(inner, 'type_id') ?? 0);
+    if (special === undefined && (id === 'A' || key === 'pair')) return { sequence: id === 'A' ? 0 : 1, typeId };
+    const listed = isObject(tokens) ? own(tokens, id) : undefined;
+    const ids = isObject(listed) ? own(listed, 'ids') : [idOf(id)];
+    if (!Array.isArray(ids) || !ids.every((one) => Number.isSafeInteger(one)))
+      throw fail(`post_processor.special_tokens: expected the ids of ${id}, got ${kindOf(ids)}`);
+    return { ids, sequence: -1, typeId };
+  });
+}
