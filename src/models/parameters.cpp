@@ -91,4 +91,8 @@ void Parameters::norm(const std::string& name, Norm& norm) {
   weight(name + ".bias", norm.bias);
 }
 
+void Parameters::optional_from(size_t begin, const std::string& option) {
+  for (size_t i = begin; i < list_.size(); ++i) list_[i].option = option;
+}
+
 }  // namespace wf

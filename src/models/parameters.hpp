@@ -25,6 +25,7 @@ struct Parameter {
   Layout layout = Layout::kRows;
   size_t heads = 1, parts = 1;  // of kByHead
   std::string alias = {};       // another name that some files have it under, or empty
+  std::string option = {};      // the configuration's key that, false, does without it: files may lack all that has it; empty: none
 
   size_t stored_rows() const { return shape[0]; }
   size_t row_size() const { return shape.rank() == 1 ? 1 : shape[1]; }  // elements a stored row
@@ -54,6 +55,7 @@ class Parameters {
   void linear_transposed(const std::string& name, Linear& linear);                      // name.weight stored (D, F)
   void linear_by_head(const std::string& name, Linear& linear, size_t heads, size_t parts);
   void norm(const std::string& name, Norm& norm);  // name.weight and, where there is one, name.bias
+  void optional_from(size_t begin, const std::string& option);  // what was listed from number `begin` on
 
  private:
   std::string prefix_;

@@ -12,6 +12,7 @@ namespace {
 struct Entry {
   std::string_view model_type;
   std::unique_ptr<Model> (*make)(const Config&);
+  bool knows_heads = false;  // reads `architectures` itself; others say what the next token is
 };
 
 constexpr std::array kArchitectures{
@@ -23,23 +24,31 @@ constexpr std::array kArchitectures{
     Entry{"bart", make_bart},         Entry{"mbart", make_mbart},
     Entry{"marian", make_marian},     Entry{"pegasus", make_pegasus},
     Entry{"m2m_100", make_m2m_100},   Entry{"t5", make_t5},
-    Entry{"mt5", make_mt5},
+    Entry{"mt5", make_mt5},           Entry{"bert", make_bert, true},
+    Entry{"roberta", make_bert, true}, Entry{"xlm-roberta", make_bert, true},
+    Entry{"camembert", make_bert, true}, Entry{"distilbert", make_bert, true},
+    Entry{"albert", make_bert, true},
 };
 
-}  // namespace
-
-std::unique_ptr<Model> make_model(const Config& config) {
-  const std::string type = config.string("model_type");
+void expect_language_model(const Config& config) {
   for (const std::string& name : config.strings("architectures")) {
     const bool is_bare = name.ends_with("Model") && !name.ends_with("HeadModel");
     if (is_bare || name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel") || name.ends_with("ForConditionalGeneration")) continue;
     fail(Code::kUnsupported, "config.json",
          "architectures: expected a language model (...ForCausalLM, ...LMHeadModel, ...ForConditionalGeneration), got '", name, "'");
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const Config& config) {
+  const std::string type = config.string("model_type");
   std::string known;
   for (const Entry& entry : kArchitectures) {
-    if (entry.model_type == type) return entry.make(config);
     known += (known.empty() ? "" : ", ") + std::string(entry.model_type);
+    if (entry.model_type != type) continue;
+    if (!entry.knows_heads) expect_language_model(config);
+    return entry.make(config);
   }
   fail(Code::kUnsupported, "config.json", "model_type: expected one of ", known, ", got '", type, "'");
 }

@@ -28,14 +28,15 @@ void AttentionCore::streamed(Context& ctx, size_t sequence, const Tensor& q, siz
   const kernels::AttentionMask masked = mask(query_begin, keys.bias, keys.relative);
   kernels::attention(shape, masked, q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, out.data, out.stride,
                      scratch);
-  if (ctx.observer == nullptr || !ctx.observer->wants(site, layer)) return;
+  const size_t shown = layer + ctx.layer_shift;
+  if (ctx.observer == nullptr || !ctx.observer->wants(site, shown)) return;
   const size_t one_head = checked_product(q.rows, keys.count, "attention weights");
   const Scratch weights(ctx, one_head), scores(ctx, one_head);
   for (size_t h = 0; h < shape.H; ++h) {
-    if (!ctx.observer->wants_head(site, layer, h)) continue;
+    if (!ctx.observer->wants_head(site, shown, h)) continue;
     kernels::attention_weights(shape, masked, q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, h, h + 1,
                                weights, scores, scratch);
-    ctx.observer->observe_attention(site, {layer, h, sequence, query_begin, q.rows, keys.count, weights, scores});
+    ctx.observer->observe_attention(site, {shown, h, sequence, query_begin, q.rows, keys.count, weights, scores});
   }
 }
 
@@ -44,10 +45,11 @@ void AttentionCore::exact(Context& ctx, size_t sequence, const Tensor& q, const 
   const size_t one_head = checked_product(q.rows, k.rows, "attention weights");
   float* weights = ctx.arena.floats(checked_product(shape.H, one_head, "attention weights"));
   attention(ctx, shape, mask(0, key_bias, relative), q, k, v, out, weights);
-  if (ctx.observer == nullptr || !ctx.observer->wants(site, layer)) return;
+  const size_t shown = layer + ctx.layer_shift;
+  if (ctx.observer == nullptr || !ctx.observer->wants(site, shown)) return;
   for (size_t h = 0; h < shape.H; ++h) {
-    if (!ctx.observer->wants_head(site, layer, h)) continue;
-    ctx.observer->observe_attention(site, {layer, h, sequence, 0, q.rows, k.rows, weights + h * one_head, nullptr});
+    if (!ctx.observer->wants_head(site, shown, h)) continue;
+    ctx.observer->observe_attention(site, {shown, h, sequence, 0, q.rows, k.rows, weights + h * one_head, nullptr});
   }
 }
 

@@ -16,6 +16,7 @@ struct Context {
   Arena& arena;
   Tape* tape = nullptr;          // present: operations record their backward, and nothing of the arena is released
   Observer* observer = nullptr;  // present: sees hidden states and attention
+  size_t layer_shift = 0;        // added to the number under which a block announces itself: of one that several layers share (ALBERT)
 
   // A (rows, cols) tensor of the arena, contents undefined; tracked when there is a tape.
   Tensor tensor(size_t rows, size_t cols) {
@@ -28,6 +29,7 @@ struct Context {
     if (observer != nullptr && observer->wants(site, layer)) observer->observe(site, layer, states);
   }
   void observe(Site site, Part part, size_t layer, const Tensor& rows, size_t heads = 1) {
+    layer += layer_shift;
     if (observer != nullptr && observer->wants_part(site, part, layer)) observer->observe_part(site, part, layer, rows, heads);
   }
 };

@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "core/error.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gemm.hpp"
@@ -55,11 +57,11 @@ Tensor embedding(Context& ctx, std::span<const int32_t> tokens, const Weight& ta
   }
   if (scale != 1) kernels::scale(y.data, scale, y.data, y.size());
   if (ctx.tape != nullptr && table.trainable()) {
-    ctx.tape->record([&ctx, tokens, &table, scale, y] {
+    ctx.tape->record([&ctx, kept = std::vector<int32_t>(tokens.begin(), tokens.end()), &table, scale, y] {
       if (!ctx.tape->reached(y)) return;
       const float* dy = ctx.tape->gradient(y);
-      for (size_t t = 0; t < tokens.size(); ++t) {
-        kernels::axpy(scale, dy + t * y.stride, table.gradient() + static_cast<size_t>(tokens[t]) * y.cols, y.cols);
+      for (size_t t = 0; t < kept.size(); ++t) {
+        kernels::axpy(scale, dy + t * y.stride, table.gradient() + static_cast<size_t>(kept[t]) * y.cols, y.cols);
       }
     });
   }

@@ -19,6 +19,9 @@ Tensor linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b);
 // A token outside 0..V - 1 is kInvalidArgument.
 Tensor embedding(Context& ctx, std::span<const int32_t> tokens, const Weight& table, float scale = 1);
 
+// y (R, D): row indices[r] of x (T, D). Backward: dx[indices[r]] += dy[r].
+Tensor rows(Context& ctx, const Tensor& x, std::span<const size_t> indices);
+
 // a + b, both (T, D). Without a tape the sum is written into a. Backward: da = dy, db = dy.
 Tensor add(Context& ctx, const Tensor& a, const Tensor& b);
 

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <vector>
+
 #include "core/error.hpp"
 #include "core/shape.hpp"
 #include "kernels/elementwise.hpp"
@@ -27,6 +30,24 @@ const float* values_or_null(const Weight& w) { return w.present() ? w.values() :
 float* gradient_or_null(const Weight& w) { return w.present() ? w.gradient() : nullptr; }
 
 }  // namespace
+
+Tensor rows(Context& ctx, const Tensor& x, std::span<const size_t> indices) {
+  Tensor y = ctx.tensor(indices.size(), x.cols);
+  for (size_t r = 0; r < y.rows; ++r) {
+    if (indices[r] >= x.rows) fail(Code::kShapeMismatch, "rows", "expected an index below ", x.rows, ", got ", indices[r]);
+    std::copy_n(x.row(indices[r]), x.cols, y.row(r));
+  }
+  if (ctx.tape != nullptr) {
+    ctx.tape->record([&ctx, x, y, kept = std::vector<size_t>(indices.begin(), indices.end())] {
+      if (!ctx.tape->reached(y)) return;
+      const float* dy = ctx.tape->gradient(y);
+      float* dx = ctx.tape->gradient(x);
+      if (dx == nullptr) return;
+      for (size_t r = 0; r < y.rows; ++r) kernels::axpy(1, dy + r * y.stride, dx + kept[r] * x.stride, y.cols);
+    });
+  }
+  return y;
+}
 
 Tensor add(Context& ctx, const Tensor& a, const Tensor& b) {
   check_same_shape("add", a, b);
