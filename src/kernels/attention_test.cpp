@@ -78,12 +78,20 @@ TEST_CASE("Attention against its definition, for every number of keys around the
         if (form & 4) mask.slopes = slopes.data();
         const size_t T = std::min<size_t>(S, 19), q_begin = S - T;
         const std::vector<float> bias = normals(shape.H * T * S, 8);
-        for (const int biased : {0, 1, 2}) {
+        // None, one a head, one for all heads, by distance, one a key.
+        for (const int biased : {0, 1, 2, 3, 4}) {
           if (biased != 0) {
             mask.bias = bias.data();
             mask.bias_head_stride = biased == 1 ? static_cast<ptrdiff_t>(T * S) : 0;
             mask.bias_row_stride = static_cast<ptrdiff_t>(S);
           }
+          const std::vector<float> distances = normals(shape.H * (T + S), 10);
+          if (biased == 3) {
+            mask.bias = distances.data() + T - 1;
+            mask.bias_head_stride = static_cast<ptrdiff_t>(T + S);
+            mask.bias_row_stride = -1;
+          }
+          if (biased == 4) mask.bias = nullptr, mask.key_bias = bias.data();
           const std::vector<float> q = normals(T * shape.H * shape.Dk, S + 7);
           const Expected e = expected(cache, mask, q, T, q_begin);
           const std::vector<float> out = run(cache, mask, q, 0, T, q_begin, S);
@@ -121,7 +129,11 @@ TEST_CASE("A query's result does not depend on other queries, chunks, or later k
       mask.causal = true;
       if (form & 1) mask.window = 21;
       if (form & 2) mask.slopes = slopes.data();
-      if (form & 4) mask.bias = bias.data(), mask.bias_head_stride = static_cast<ptrdiff_t>(S * S), mask.bias_row_stride = static_cast<ptrdiff_t>(S);
+      if (form & 4) {
+        mask.bias = bias.data();
+        mask.bias_head_stride = static_cast<ptrdiff_t>(S * S);
+        mask.bias_row_stride = static_cast<ptrdiff_t>(S);
+      }
       const std::vector<float> whole = run(cache, mask, q, 0, S, 0, S);
       CAPTURE(shape.H, shape.Hk, shape.Dk, form);
       for (const size_t chunk : {1, 2, 3, 7, 16, 40}) {
