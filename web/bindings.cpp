@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "session/mechanism.hpp"
 #include "session/session.hpp"
 
 namespace {
@@ -102,31 +103,10 @@ class GenerationHandle {
   explicit GenerationHandle(std::unique_ptr<wf::GenerationRun> run) : run_(std::move(run)) {}
 
   val advance() {
-    return guarded([&] {
-      const wf::generate::Step& step = run_->advance();
-      val tokens = val::array(), finished = val::array();
-      for (const auto& emitted : step.tokens) {
-        val token = val::object();
-        token.set("sequence", emitted.sequence);
-        token.set("index", emitted.index);
-        token.set("token", emitted.token);
-        token.set("logprob", emitted.logprob);
-        if (emitted.top_count > 0) token.set("top", top_of(step, emitted));
-        tokens.call<void>("push", token);
-      }
-      for (const auto& [sequence, reason] : step.finished) {
-        val entry = val::object();
-        entry.set("sequence", sequence);
-        entry.set("reason", std::string(wf::generate::name_of(reason)));
-        finished.call<void>("push", entry);
-      }
-      val result = val::object();
-      result.set("done", step.done);
-      result.set("prefilled", step.prefilled);
-      result.set("tokens", tokens);
-      result.set("finished", finished);
-      return result;
-    });
+    return guarded([&] { return step_of(run_->advance()); });
+  }
+  val conclude() {
+    return guarded([&] { return step_of(run_->conclude()); });
   }
 
   // The reason is the caller's to remember.
@@ -138,6 +118,33 @@ class GenerationHandle {
   }
 
  private:
+  static val step_of(const wf::generate::Step& step) {
+    val tokens = val::array(), finished = val::array();
+    for (const auto& emitted : step.tokens) {
+      val token = val::object();
+      token.set("sequence", emitted.sequence);
+      token.set("index", emitted.index);
+      token.set("token", emitted.token);
+      token.set("logprob", emitted.logprob);
+      if (emitted.top_count > 0) token.set("top", top_of(step, emitted));
+      tokens.call<void>("push", token);
+    }
+    for (const auto& [sequence, reason, score] : step.finished) {
+      val entry = val::object();
+      entry.set("sequence", sequence);
+      entry.set("reason", std::string(wf::generate::name_of(reason)));
+      if (score) entry.set("score", *score);
+      finished.call<void>("push", entry);
+    }
+    val result = val::object();
+    result.set("done", step.done);
+    result.set("grew", step.grew);
+    result.set("prefilled", step.prefilled);
+    result.set("tokens", tokens);
+    result.set("finished", finished);
+    return result;
+  }
+
   static val top_of(const wf::generate::Step& step, const wf::generate::Emitted& emitted) {
     std::vector<int32_t> ids;
     std::vector<float> logprobs;
@@ -174,6 +181,24 @@ const char* states_name(wf::Site site) {
   return "hiddenStates";
 }
 
+const char* head_name(wf::HeadKind head) {
+  switch (head) {
+    case wf::HeadKind::kLanguage:
+      return "language";
+    case wf::HeadKind::kMaskedLanguage:
+      return "masked-language";
+    case wf::HeadKind::kSequence:
+      return "sequence";
+    case wf::HeadKind::kToken:
+      return "token";
+    case wf::HeadKind::kQuestion:
+      return "question";
+    case wf::HeadKind::kNone:
+      break;
+  }
+  return "none";
+}
+
 val advanced(bool done) {
   val result = val::object();
   result.set("done", done);
@@ -192,13 +217,34 @@ class ForwardHandle {
       val all = val::array();
       for (const wf::ForwardResult& result : forward_->results()) {
         val entry = val::object();
-        if (!result.logits.shape.empty()) entry.set("logits", tensor_of(result.logits));
+        const std::pair<const char*, const wf::Array*> outputs[] = {{"logits", &result.logits},
+                                                                    {"startLogits", &result.start_logits},
+                                                                    {"endLogits", &result.end_logits},
+                                                                    {"lastHiddenState", &result.last_hidden_state},
+                                                                    {"pooled", &result.pooled}};
+        for (const auto& [name, array] : outputs) {
+          if (!array->shape.empty()) entry.set(name, tensor_of(*array));
+        }
         for (const auto* sites : {&result.states, &result.attentions}) {
           for (const auto& [site, arrays] : *sites) {
             val list = val::array();
             for (const wf::Array& array : arrays) list.call<void>("push", tensor_of(array));
             entry.set(states_name(site), list);
           }
+        }
+        if (!result.trace.empty()) {
+          val trace = val::object();
+          for (const auto& [name, array] : result.trace) trace.set(name, tensor_of(array));
+          entry.set("trace", trace);
+        }
+        if (!result.lens.empty()) {
+          val lens = val::array();
+          for (size_t l = 0; l < result.lens.size(); ++l) {
+            val states = tensor_of(result.lens[l]);
+            if (l < result.lens_ids.size()) states.set("ids", copied(result.lens_ids[l]));
+            lens.call<void>("push", states);
+          }
+          entry.set("logitLens", lens);
         }
         all.call<void>("push", entry);
       }
@@ -244,6 +290,7 @@ class SessionHandle {
         entry.set("shape", list_of(shape));
         entry.set("prefix", session_.prefix());
         if (!parameter.alias.empty()) entry.set("alias", parameter.alias);
+        entry.set("dtype", std::string(wf::name_of(parameter.weight->dtype())));
         all.call<void>("push", entry);
       }
       return all;
@@ -281,6 +328,13 @@ class SessionHandle {
     });
   }
 
+  val draw_rows(double seed, size_t parameter, size_t begin, size_t count) {
+    return guarded([&] {
+      session_.draw_rows(seed, parameter, begin, count);
+      return val::undefined();
+    });
+  }
+
   val finish_loading() {
     return guarded([&] {
       session_.finish_loading();
@@ -304,6 +358,12 @@ class SessionHandle {
       result.set("context", info.context);
       result.set("positions", info.positions);
       result.set("encoderDecoder", session_.has_encoder());
+      result.set("encoderOnly", info.encoder_only);
+      result.set("head", std::string(head_name(info.head)));
+      result.set("labels", info.labels);
+      result.set("hasPooler", info.has_pooler);
+      result.set("tokenTypes", info.token_types);
+      result.set("sourceVocabSize", info.source_vocab_size != 0 ? info.source_vocab_size : info.vocab_size);
       result.set("simd", std::string("simd128"));
       return result;
     });
@@ -331,13 +391,18 @@ class SessionHandle {
   val start_forward(const val& input, const val& request) {
     return guarded([&] {
       wf::ForwardInput lists{lists_from<int32_t>(input["inputIds"]), lists_from<int32_t>(input["positionIds"]),
-                             lists_from<uint8_t>(input["attentionMask"]), lists_from<int32_t>(input["decoderInputIds"])};
+                             lists_from<uint8_t>(input["attentionMask"]), lists_from<int32_t>(input["decoderInputIds"]),
+                             lists_from<int32_t>(input["tokenTypeIds"]),  lists_from<uint8_t>(input["decoderAttentionMask"])};
       return std::make_shared<ForwardHandle>(session_.start_forward(std::move(lists), config_from("forward", request)));
     });
   }
 
   val start_score(const val& sequences) {
     return guarded([&] { return std::make_shared<ScoreHandle>(session_.start_score(lists_from<int32_t>(sequences))); });
+  }
+
+  val parameter(size_t index) {
+    return guarded([&] { return tensor_of(session_.parameter(index)); });
   }
 
   val create_cache() {
@@ -395,10 +460,27 @@ val process_logits(const val& scores, size_t prompt_length, const val& ids, cons
   });
 }
 
+val run_mechanism(const std::string& operation, const val& tensors, const val& options) {
+  return guarded([&] {
+    wf::Arrays given;
+    for (const std::string& name : emscripten::vecFromJSArray<std::string>(val::global("Object").call<val>("keys", tensors))) {
+      const val tensor = tensors[name];
+      given[name] = {emscripten::convertJSArrayToNumberVector<size_t>(tensor["shape"]),
+                     emscripten::convertJSArrayToNumberVector<float>(tensor["data"])};
+    }
+    val results = val::object();
+    for (const auto& [name, array] : wf::run_mechanism(operation, given, config_from(operation.c_str(), options))) {
+      results.set(name, tensor_of(array));
+    }
+    return results;
+  });
+}
+
 EMSCRIPTEN_BINDINGS(wasmformer) {
   emscripten::class_<GenerationHandle>("Generation")
       .smart_ptr<std::shared_ptr<GenerationHandle>>("GenerationPointer")
       .function("advance", &GenerationHandle::advance)
+      .function("conclude", &GenerationHandle::conclude)
       .function("stop", &GenerationHandle::stop);
   emscripten::class_<ForwardHandle>("Forward")
       .smart_ptr<std::shared_ptr<ForwardHandle>>("ForwardPointer")
@@ -415,12 +497,14 @@ EMSCRIPTEN_BINDINGS(wasmformer) {
       .function("allocate", &SessionHandle::allocate)
       .function("stage", &SessionHandle::stage)
       .function("loadRows", &SessionHandle::load_rows)
+      .function("drawRows", &SessionHandle::draw_rows)
       .function("finishLoading", &SessionHandle::finish_loading)
       .function("info", &SessionHandle::info)
       .function("memory", &SessionHandle::memory)
       .function("startGeneration", &SessionHandle::start_generation)
       .function("startForward", &SessionHandle::start_forward)
       .function("startScore", &SessionHandle::start_score)
+      .function("parameter", &SessionHandle::parameter)
       .function("createCache", &SessionHandle::create_cache)
       .function("cloneCache", &SessionHandle::clone_cache)
       .function("truncateCache", &SessionHandle::truncate_cache)
@@ -429,6 +513,7 @@ EMSCRIPTEN_BINDINGS(wasmformer) {
       .function("gradients", &SessionHandle::gradients);
   emscripten::function("createSession", &create_session);
   emscripten::function("processLogits", &process_logits);
+  emscripten::function("runMechanism", &run_mechanism);
 }
 
 }  // namespace

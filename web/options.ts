@@ -3,6 +3,7 @@ import { WasmformerError } from './errors.ts';
 import type {
   ChatMessage,
   ChatOptions,
+  CreateOptions,
   ForwardInput,
   ForwardOptions,
   GenerateOptions,
@@ -30,12 +31,17 @@ const bias = number('a finite number or -Infinity', (value) => value < Infinity)
 const positive = number('a number > 0', (value) => value > 0 && value < Infinity);
 const positiveInteger = integerFrom(1);
 const count = integerFrom(0);
+const several = integerFrom(1, 65536);
 const fraction = number('a number from 0 to 1', (value) => value >= 0 && value <= 1);
 const positiveFraction = number('a number > 0 and <= 1', (value) => value > 0 && value <= 1);
 const id = kind('a token id', isId);
 /** Whether a value is an array and all its entries pass; unlike `every` this looks at holes too, as undefined. */
 const isArrayOf = (value: unknown, test: (item: any) => boolean) => Array.isArray(value) && Array.from(value).every((item) => test(item));
 const ids = kind('an array of token ids', (value) => isArrayOf(value, isId));
+/** Lists of ids, none of them empty. */
+const idLists = kind('an array of non-empty arrays of token ids', (value) =>
+  isArrayOf(value, (item) => ids.test(item) && item.length > 0),
+);
 const idOrIds = kind('a token id or an array of them', (value) => isId(value) || ids.test(value));
 const callback = kind('a function', (value) => typeof value === 'function');
 const signal = kind('an AbortSignal', (value) => typeof value?.addEventListener === 'function' && typeof value.aborted === 'boolean');
@@ -80,9 +86,9 @@ const generationOptions: Record<string, GenerationOption> = {
   etaCutoff: sampling(number('a number >= 0 and < 1', (value) => value >= 0 && value < 1)),
   repetitionPenalty: built(positive),
   noRepeatNgramSize: built(count),
-  badWordsIds: built(
-    kind('an array of non-empty arrays of token ids', (value) => isArrayOf(value, (item) => ids.test(item) && item.length > 0)),
-  ),
+  encoderNoRepeatNgramSize: built(count),
+  encoderRepetitionPenalty: built(positive),
+  badWordsIds: built(idLists),
   sequenceBias: built(
     kind('an array of [token ids, bias]', (value) =>
       isArrayOf(value, (item) => Array.isArray(item) && item.length === 2 && ids.test(item[0]) && item[0].length > 0 && bias.test(item[1])),
@@ -99,9 +105,12 @@ const generationOptions: Record<string, GenerationOption> = {
   removeInvalidValues: built(boolean),
   eosTokenId: built(idOrIds),
   bosTokenId: built(id),
-  decoderStartTokenId: built(id),
+  decoderStartTokenId: built(idOrIds),
   padTokenId: built(kind('a token id', Number.isInteger)),
-  numReturnSequences: built(integerFrom(1, 65536)),
+  numReturnSequences: built(several),
+  numBeams: built(several),
+  lengthPenalty: built(finite),
+  earlyStopping: built(oneOf(true, false, 'never')),
   useCache: notBuilt(true),
   cacheImplementation: notBuilt('dynamic'),
   returnDictInGenerate: notBuilt(true, false),
@@ -109,13 +118,8 @@ const generationOptions: Record<string, GenerationOption> = {
   outputLogits: notBuilt(false),
   outputAttentions: notBuilt(false),
   outputHiddenStates: notBuilt(false),
-  numBeams: notBuilt(1),
   numBeamGroups: notBuilt(1),
   diversityPenalty: notBuilt(0),
-  lengthPenalty: notBuilt(1),
-  earlyStopping: notBuilt(false),
-  encoderNoRepeatNgramSize: notBuilt(0),
-  encoderRepetitionPenalty: notBuilt(1),
   guidanceScale: notBuilt(1),
   penaltyAlpha: notBuilt(0),
   promptLookupNumTokens: notBuilt(0),
@@ -143,9 +147,13 @@ const generationOptions: Record<string, GenerationOption> = {
 
 /** Of those that are not built, the ones that would change what a published configuration generates. */
 const changesMode = (
-  'numBeams numBeamGroups penaltyAlpha dolaLayers constraints forceWordsIds watermarkingConfig guidanceScale ' +
-  'tokenHealing promptLookupNumTokens encoderNoRepeatNgramSize encoderRepetitionPenalty'
+  'numBeamGroups penaltyAlpha dolaLayers constraints forceWordsIds watermarkingConfig guidanceScale ' +
+  'tokenHealing promptLookupNumTokens'
 ).split(' ');
+
+const selection = kind('true, false or { layers, heads }', (value) => typeof value === 'boolean' || object.test(value));
+/** What a forward pass can be asked to show. */
+const lookOptions: Record<string, Kind> = { attentions: selection, hiddenStates: boolean, trace: selection };
 
 /** The options of a call that are not Hugging Face's. */
 const callOptions: Record<string, Kind> = {
@@ -157,11 +165,13 @@ const callOptions: Record<string, Kind> = {
     'an object or Map from token id to number',
     (value) => object.test(value) && biases(value).every(([key, value]) => isId(key) && bias.test(value)),
   ),
+  decoderInputIds: kind('token ids, or an array of them for each prompt', (value) => value?.length > 0),
   addSpecialTokens: boolean,
   skipSpecialTokens: boolean,
   truncation: oneOf(true, false, 'left', 'right'),
   cache: object,
   signal,
+  ...lookOptions,
 };
 
 const chatOnlyOptions: Record<string, Kind> = {
@@ -171,9 +181,6 @@ const chatOnlyOptions: Record<string, Kind> = {
   documents: array,
   templateVariables: object,
 };
-
-/** Planned for `generate`, by design; not built. */
-const plannedCallOptions = ['attentions', 'hiddenStates', 'trace'];
 
 const dtypes = ['f32', 'f16', 'bf16'];
 const plannedDtypes = ['q8', 'q4'];
@@ -291,20 +298,27 @@ export function checkLoadOptions(options: unknown): LoadOptions {
   return reading('load', () => checkedLoadOptions(options));
 }
 
-function checkedLoadOptions(options: unknown): LoadOptions {
+/** Checks `create`'s options. */
+export function checkCreateOptions(options: unknown): CreateOptions {
+  const names = ['dtype', 'signal', 'threads', 'deterministic', 'worker', 'trainable', 'wasmUrl', 'workerUrl'];
+  const kinds = Object.fromEntries(names.map((name) => [name, loadOptions[name]]));
+  return reading('create', () => checkedLoadOptions(options, 'create', { ...kinds, seed: callOptions.seed, tokenizer: anything }));
+}
+
+function checkedLoadOptions(options: unknown, where = 'load', kinds = loadOptions): LoadOptions {
   const dtype = (options as LoadOptions | undefined)?.dtype as string | undefined;
   if (dtype !== undefined && plannedDtypes.includes(dtype)) {
-    unsupported('load', `dtype '${dtype}'`, `choose one of ${dtypes.map((name) => `'${name}'`).join(', ')}`);
+    unsupported(where, `dtype '${dtype}'`, `choose one of ${dtypes.map((name) => `'${name}'`).join(', ')}`);
   }
-  const result = checked('load', options, loadOptions);
-  if (result.network) checked('load', result.network, networkOptions);
-  if (result.threads > 1) unsupported('load', `threads: ${result.threads}`, 'choose 1');
+  const result = checked(where, options, kinds);
+  if (result.network) checked(where, result.network, networkOptions);
+  if (result.threads > 1) unsupported(where, `threads: ${result.threads}`, 'choose 1');
   return result;
 }
 
 /** Checks the options of a small call. */
 export function checkOptions<T>(where: string, options: T | undefined, names: (keyof T & string)[]): T {
-  const kinds: Record<string, Kind> = { addSpecialTokens: boolean, skipSpecialTokens: boolean, signal, cacheDir: string };
+  const kinds: Record<string, Kind> = { addSpecialTokens: boolean, skipSpecialTokens: boolean, target: boolean, signal, cacheDir: string };
   return reading(where, () => checked(where, options, Object.fromEntries(names.map((name) => [name, kinds[name] ?? anything])))) as T;
 }
 
@@ -374,9 +388,15 @@ export interface GenerateRequest {
   skipSpecialTokens: boolean;
   truncation: false | 'left' | 'right';
   numReturnSequences: number;
+  beams: boolean;
+  /** What the decoder's tokens begin with: none, one for all prompts, or one a prompt. */
+  decoderInputIds: number[][];
   seed: number;
   logprobs: number;
   bosTokenId: number | null;
+  notes: string[];
+  /** What to look at afterwards, if anything. */
+  looks?: Flat;
 }
 
 /**
@@ -397,8 +417,6 @@ export function resolveGeneration(
       extra[name] = value;
     } else if (Object.hasOwn(generationOptions, name)) {
       own[name] = checkGeneration(where, name, value, '');
-    } else if (plannedCallOptions.includes(name)) {
-      if (value !== false) unsupported(where, name, 'use forward on the returned tokens');
     } else {
       unknownOption(where, name, [...Object.keys(generationOptions), ...Object.keys(extraKinds)]);
     }
@@ -429,17 +447,24 @@ export function resolveGeneration(
 
   if (doSample && own.topK !== null) merged.topK ??= 50;
   const numReturnSequences = merged.numReturnSequences ?? 1;
-  if (numReturnSequences > 1 && !doSample) {
-    throw new WasmformerError('invalid-argument', `[${where}] numReturnSequences: expected 1 without sampling, got ${numReturnSequences}`);
+  const { numBeams = 1 } = merged;
+  const beams = numBeams > 1;
+  if (numReturnSequences > 1 && (beams ? numReturnSequences > numBeams : !doSample)) {
+    fail(where, 'numReturnSequences', beams ? `at most numBeams, ${numBeams}` : '1 without sampling or beams', numReturnSequences);
   }
+  if (beams && merged.stopStrings) unsupported(where, 'stopStrings with numBeams > 1', 'pass an eosTokenId');
+  const idle = ['lengthPenalty', 'earlyStopping'].filter((name) => !beams && ![undefined, null, false, 1].includes(own[name]));
+  const notes = idle.map((name) => `${name} has no effect without numBeams > 1`);
   // The number of new tokens goes first, the model's own too, as in Python.
   if (merged.maxNewTokens !== undefined) delete merged.maxLength;
   else if (merged.maxLength === undefined) merged.maxNewTokens = 256;
   if (merged.minNewTokens !== undefined) delete merged.minLength;
 
   const { maxTime, stopStrings, padTokenId: _, bosTokenId, ...native } = merged;
-  if (native.eosTokenId !== undefined) native.eosTokenId = [native.eosTokenId].flat();
-  if (native.forcedEosTokenId !== undefined) native.forcedEosTokenId = [native.forcedEosTokenId].flat();
+  asLists(native);
+  const given = extra.decoderInputIds;
+  const decoderInputIds = (given === undefined ? [] : isNested(given) ? given : [given]).map((list: unknown) => [...checkIds(where, list)]);
+  if (given !== undefined) native.decoderInputIds = decoderInputIds;
   const seed = extra.seed ?? randomSeed();
   const logprobs = extra.logprobs ?? 0;
   for (const name of ['frequencyPenalty', 'presencePenalty', 'logitBias']) if (extra[name] !== undefined) native[name] = extra[name];
@@ -451,9 +476,13 @@ export function resolveGeneration(
     skipSpecialTokens: extra.skipSpecialTokens ?? true,
     truncation: extra.truncation === true ? 'left' : (extra.truncation ?? false),
     numReturnSequences,
+    beams,
+    decoderInputIds,
     seed,
     logprobs,
     bosTokenId: bosTokenId ?? null,
+    notes,
+    looks: looksOf(where, extra),
   };
 }
 
@@ -473,7 +502,7 @@ export function resolveProcessors(where: string, options: unknown): Flat {
     }
   }
   if (native.doSample === undefined && Object.keys(native).some((name) => generationOptions[name]?.sampling)) native.doSample = true;
-  for (const name of ['eosTokenId', 'forcedEosTokenId']) if (native[name] !== undefined) native[name] = [native[name]].flat();
+  asLists(native);
   return flatten(native);
 }
 
@@ -482,24 +511,28 @@ function checkGeneration(where: string, name: string, value: any, origin: string
   if (value === null) return null;
   if (option.inert) {
     if (option.inert.includes(value)) return null;
-    unsupported(where, `${name}: ${show(value)}${origin}`, name === 'numBeams' && origin ? 'pass numBeams: 1' : '');
+    unsupported(where, `${name}: ${show(value)}${origin}`);
   }
   if (!option.kind.test(value)) fail(where, name + origin, option.kind.expected, value);
   return value;
 }
 
+/** What may be one id becomes a list of one. */
+function asLists(native: Record<string, any>): void {
+  for (const name of ['eosTokenId', 'forcedEosTokenId', 'decoderStartTokenId'])
+    if (native[name] !== undefined) native[name] = [native[name]].flat();
+}
+
 /** Lists of lists laid end to end, with their lengths and values beside them, as the native side reads them. */
-function flatten({ badWordsIds, sequenceBias, logitBias, ...rest }: Record<string, any>): Flat {
+function flatten({ badWordsIds, decoderInputIds, sequenceBias, logitBias, ...rest }: Record<string, any>): Flat {
   const flat: Record<string, any> = rest;
-  if (badWordsIds) {
-    flat.badWordsIds = badWordsIds.flat();
-    flat['badWordsIds.lengths'] = badWordsIds.map((list: number[]) => list.length);
+  const sequences = sequenceBias?.map(([list]: [number[], number]) => list);
+  for (const [name, lists] of Object.entries({ badWordsIds, decoderInputIds, sequenceBias: sequences })) {
+    if (!lists) continue;
+    flat[name] = lists.flat();
+    flat[`${name}.lengths`] = lists.map((list: number[]) => list.length);
   }
-  if (sequenceBias) {
-    flat.sequenceBias = sequenceBias.flatMap(([list]: [number[], number]) => list);
-    flat['sequenceBias.lengths'] = sequenceBias.map(([list]: [number[], number]) => list.length);
-    flat['sequenceBias.values'] = sequenceBias.map(([, value]: [number[], number]) => value);
-  }
+  if (sequenceBias) flat['sequenceBias.values'] = sequenceBias.map(([, value]: [number[], number]) => value);
   if (logitBias) {
     const entries = biases(logitBias);
     flat.logitBias = entries.map(([key]) => key);
@@ -534,7 +567,7 @@ export function describeOptions(): { load: Record<string, OptionWords>; generate
     load: typed(Object.entries(loadOptions)),
     generate: typed([
       ...built.map(([name, option]): [string, Kind] => [name, option.kind]),
-      ...Object.entries(callOptions),
+      ...Object.entries(callOptions).filter(([name]) => !(name in lookOptions)),
       ...Object.entries(chatOnlyOptions),
     ]),
   };
@@ -562,9 +595,30 @@ export function checkBatch(batch: GradientBatch): Record<string, Int32Array[]> {
 
 /** `forward`'s input and request, checked and copied, in the form the engine takes. */
 export interface ForwardRequest {
-  input: { inputIds: Int32Array[]; attentionMask?: Uint8Array[]; positionIds?: Int32Array[]; decoderInputIds?: Int32Array[] };
-  attentions: boolean | { layers?: number[]; heads?: number[] };
-  hiddenStates: boolean;
+  input: {
+    inputIds: Int32Array[];
+    attentionMask?: Uint8Array[];
+    positionIds?: Int32Array[];
+    tokenTypeIds?: Int32Array[];
+    decoderInputIds?: Int32Array[];
+    decoderAttentionMask?: Uint8Array[];
+  };
+  /** What the native side is asked for. */
+  request: Flat;
+}
+
+/** What to look at as the native side reads it; undefined for nothing. */
+function looksOf(where: string, options: Record<string, any>): Flat | undefined {
+  const flat: Record<string, any> = {};
+  for (const name of Object.keys(lookOptions)) {
+    const value = options[name];
+    if (!value) continue;
+    flat[name] = true;
+    if (value === true) continue;
+    const indices = kind('a non-empty array of indices', (value) => ids.test(value) && value.length > 0);
+    for (const [key, list] of Object.entries(checked(where, value, { layers: indices, heads: indices }))) flat[`${name}.${key}`] = list;
+  }
+  return Object.keys(flat).length > 0 ? flat : undefined;
 }
 
 /** A request and the signal that ends it, which stays on the caller's side. */
@@ -573,58 +627,58 @@ export type CheckedForward = ForwardRequest & { signal?: AbortSignal };
 /** Checks `forward`'s arguments. */
 export function checkForward(input: ForwardInput, options: ForwardOptions | undefined): CheckedForward {
   const where = 'forward';
-  const fields = checked(where, input, {
-    inputIds: object_(),
-    attentionMask: object_(),
-    positionIds: object_(),
-    decoderInputIds: object_(),
-    tokenTypeIds: object_(),
+  const { logitLens, signal: ends, ...looks } = checked(where, options, {
+    ...lookOptions,
+    logitLens: kind('true, false or { topK }', (value) => typeof value === 'boolean' || object.test(value)),
+    signal,
   });
-  if (fields.tokenTypeIds) unsupported(where, 'tokenTypeIds');
+  const lens = logitLens ? lensOf(where, logitLens === true ? {} : logitLens) : {};
+  return { input: checkForwardInput(where, input), request: { ...looksOf(where, looks), ...lens }, signal: ends };
+}
+
+/** Checks `logitLens`'s arguments. */
+export function checkLens(input: ForwardInput, options: { topK?: number; signal?: AbortSignal } = {}): CheckedForward {
+  const where = 'logitLens';
+  const { signal: ends, ...lens } = checked(where, options, { topK: positiveInteger, signal });
+  return { input: checkForwardInput(where, input), request: { logits: false, ...lensOf(where, lens) }, signal: ends };
+}
+
+function lensOf(where: string, lens: unknown): Flat {
+  const { topK } = checked(where, lens, { topK: positiveInteger });
+  return { logitLens: true, ...(topK === undefined ? {} : { 'logitLens.topK': topK }) };
+}
+
+function checkForwardInput(where: string, input: ForwardInput): ForwardRequest['input'] {
+  const sequences = kind('an array', (value) => typeof value === 'object' && value !== null && 'length' in value);
+  const names = ['inputIds', 'attentionMask', 'positionIds', 'tokenTypeIds', 'decoderInputIds', 'decoderAttentionMask'];
+  const fields = checked(where, input, Object.fromEntries(names.map((name) => [name, sequences])));
   if (fields.inputIds === undefined) fail(where, 'inputIds', 'an array of sequences of token ids', undefined);
   const lists = (value: unknown): ArrayLike<number>[] => (isNested(value) ? Array.from(value) : [value as ArrayLike<number>]);
   const inputIds = lists(fields.inputIds).map((list) => checkIds(where, list));
-  const like = (name: string, value: unknown, sameLength: boolean) => {
-    const found = lists(value);
+  const result: ForwardRequest['input'] = { inputIds };
+  const like = (name: string, lengths?: ArrayLike<number>[]) => {
+    const found = lists(fields[name]);
     if (found.length !== inputIds.length) fail(where, name, `${inputIds.length} sequences, one an entry of inputIds`, found.length);
-    if (sameLength) {
-      found.forEach((list, i) => {
-        if (list?.length !== inputIds[i].length)
-          fail(where, `${name}[${i}]`, `${inputIds[i].length} entries, as in inputIds`, list?.length);
-      });
-    }
+    lengths?.forEach(({ length }, i) => {
+      if (found[i]?.length !== length) fail(where, `${name}[${i}]`, `${length} entries, one a token`, found[i]?.length);
+    });
     return found;
   };
-  const result: ForwardRequest['input'] = { inputIds };
-  if (fields.attentionMask) {
-    result.attentionMask = like('attentionMask', fields.attentionMask, true).map((list) =>
+  for (const name of ['positionIds', 'tokenTypeIds', 'decoderInputIds'] as const) {
+    if (fields[name]) result[name] = like(name, name === 'decoderInputIds' ? undefined : inputIds).map((list) => checkIds(where, list));
+  }
+  for (const name of ['attentionMask', 'decoderAttentionMask'] as const) {
+    if (!fields[name]) continue;
+    const tokens = name === 'attentionMask' ? inputIds : result.decoderInputIds;
+    if (!tokens) fail(where, name, 'decoderInputIds with it', undefined);
+    result[name] = like(name, tokens).map((list) =>
       Uint8Array.from(list, (value, i) => {
-        if (Number(value) !== 0 && Number(value) !== 1) fail(where, `attentionMask at ${i}`, '0 or 1', value);
+        if (Number(value) !== 0 && Number(value) !== 1) fail(where, `${name} at ${i}`, '0 or 1', value);
         return Number(value);
       }),
     );
   }
-  if (fields.positionIds) result.positionIds = like('positionIds', fields.positionIds, true).map((list) => checkIds(where, list));
-  if (fields.decoderInputIds)
-    result.decoderInputIds = like('decoderInputIds', fields.decoderInputIds, false).map((list) => checkIds(where, list));
-
-  const chosen = checked(where, options, {
-    attentions: kind('true, false or { layers, heads }', (value) => typeof value === 'boolean' || object.test(value)),
-    hiddenStates: boolean,
-    trace: anything,
-    signal,
-  });
-  if (chosen.trace) unsupported(where, 'trace');
-  let attentions = chosen.attentions ?? false;
-  if (typeof attentions === 'object') {
-    const indices = kind('a non-empty array of indices', (value) => ids.test(value) && value.length > 0);
-    attentions = checked(where, attentions, { layers: indices, heads: indices });
-  }
-  return { input: result, attentions, hiddenStates: chosen.hiddenStates ?? false, signal: chosen.signal };
-
-  function object_(): Kind {
-    return kind('an array', (value) => typeof value === 'object' && value !== null && 'length' in value);
-  }
+  return result;
 }
 
 export type { Prompt };

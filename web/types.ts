@@ -99,6 +99,10 @@ export interface GenerateOptions {
   repetitionPenalty?: number | null;
   /** No n-gram of this size twice; 0 is off. */
   noRepeatNgramSize?: number | null;
+  /** No n-gram of this size that the source has (without an encoder: the prompt); 0 is off. */
+  encoderNoRepeatNgramSize?: number | null;
+  /** Makes tokens of the source (without an encoder: of the prompt) likelier above 1, less likely below; > 0. */
+  encoderRepetitionPenalty?: number | null;
   /** Token sequences that may not occur. */
   badWordsIds?: readonly (readonly number[])[] | null;
   /** Added to the logit of a sequence's last token after its first ones: `[[ids, bias], ...]`. */
@@ -121,15 +125,30 @@ export interface GenerateOptions {
   eosTokenId?: number | readonly number[] | null;
   /** Starts the sequence where the prompt has no token at all. */
   bosTokenId?: number | null;
-  /** Starts the decoder of an encoder-decoder model. */
-  decoderStartTokenId?: number | null;
+  /** Starts the decoder of an encoder-decoder model; one for all prompts, or one for each. */
+  decoderStartTokenId?: number | readonly number[] | null;
   /** Accepted because published configurations have it; nothing is padded here. */
   padTokenId?: number | null;
-  /** How many continuations of each prompt, at most 65536; needs sampling where it is more than 1. */
+  /** How many continuations of each prompt, at most 65536; more than 1 needs sampling, or as many beams. */
   numReturnSequences?: number | null;
-  /** Only 1 is built. */
+  /**
+   * Beam search (with sampling: beam sampling) with so many beams where it is more than 1, at most 65536. Pieces come when
+   * a prompt's search is over, its best sequence first. Not with `stopStrings` or `cache`.
+   */
   numBeams?: number | null;
+  /** A finished beam's score is its log-probability over its number of generated tokens to this power. Default 1. */
+  lengthPenalty?: number | null;
+  /**
+   * When beam search is over: `true` as soon as `numBeams` sequences are finished, `false` (the default) where no beam at its
+   * present length would beat the worst of those, `'never'` where no beam can any more.
+   */
+  earlyStopping?: boolean | 'never' | null;
 
+  /**
+   * What the tokens of an encoder-decoder model's decoder begin with, one list for all prompts or one for each; the start
+   * token goes before where it is missing. They are not generated: not in the result, and none of them ends it.
+   */
+  decoderInputIds?: ArrayLike<number> | readonly ArrayLike<number>[];
   /** Where the random numbers start: an integer from 0 to 2^53 - 1. Chosen at random, and reported, where it is absent. */
   seed?: number;
   /** Report the chosen token's log-probability and those of the n likeliest, in the processed distribution. */
@@ -152,6 +171,13 @@ export interface GenerateOptions {
   truncation?: boolean | 'left' | 'right';
   /** Keys and values of an earlier call; what the prompt shares with them from its beginning is not computed again. */
   cache?: Cache;
+  /**
+   * Look at one forward pass over each sequence that was generated, prompt and continuation, of an encoder-decoder model the
+   * prompt and what its decoder read and wrote. Not of a sequence that was aborted.
+   */
+  attentions?: AttentionRequest;
+  hiddenStates?: boolean;
+  trace?: AttentionRequest;
   /** Ends generation with `finishReason: 'aborted'` within one token or prefill chunk. */
   signal?: AbortSignal;
 }
@@ -175,7 +201,7 @@ export interface Piece {
   /** What this token adds to the text; empty while UTF-8 is incomplete or a stop string may be beginning. */
   text: string;
   tokenId: number;
-  /** Natural logarithm of the token's probability in the processed distribution. */
+  /** Natural logarithm of the token's probability in the processed distribution; with beams, its processed score. */
   logprob: number;
   /** Which prompt, or which return sequence: prompt * numReturnSequences + n. */
   sequence: number;
@@ -196,14 +222,17 @@ export interface TokenLogprob {
  */
 export type FinishReason = 'stop' | 'length' | 'time' | 'aborted';
 
-/** One generated sequence. */
-export interface GenerateResult {
+/** One generated sequence, and what was looked at in it. */
+export interface GenerateResult extends Looks {
   /** The continuation, without the prompt: the pieces' texts joined. */
   text: string;
   /** The generated tokens, with the final end-of-sequence token where one was generated. */
   tokenIds: number[];
   finishReason: FinishReason;
-  /** Sum of the generated tokens' log-probabilities in the processed distribution. */
+  /**
+   * Sum of the generated tokens' log-probabilities in the processed distribution; of beam search Hugging Face's
+   * `sequences_scores`: divided by their number to the power `lengthPenalty`.
+   */
   score: number;
   /** Tokens of the prompt, after truncation. */
   promptTokens: number;
@@ -223,26 +252,36 @@ export interface ForwardInput {
   attentionMask?: readonly ArrayLike<number | boolean>[] | ArrayLike<number | boolean>;
   /** (T) positions each; by default as Python derives them. */
   positionIds?: readonly ArrayLike<number>[] | ArrayLike<number>;
+  /** (T) each: which segment a token belongs to, for models that know segments (BERT); by default all to the first, 0. */
+  tokenTypeIds?: readonly ArrayLike<number>[] | ArrayLike<number>;
   /** The decoder's tokens, for encoder-decoder models. */
   decoderInputIds?: readonly ArrayLike<number>[] | ArrayLike<number>;
+  /** As `attentionMask`, of the decoder's tokens. */
+  decoderAttentionMask?: readonly ArrayLike<number | boolean>[] | ArrayLike<number | boolean>;
 }
 
-/** Which attention weights: all, or only some layers and heads. */
+/** What to look at: all, or only some layers and heads. */
 export type AttentionRequest = boolean | { layers?: readonly number[]; heads?: readonly number[] };
 
-export interface ForwardOptions {
+/** What may be looked at on the way; asking never changes what is computed. */
+export interface LookOptions {
   /** Return attention weights. */
   attentions?: AttentionRequest;
   /** Return the hidden states of the embedding and of each layer. */
   hiddenStates?: boolean;
+  /** Return what happens inside each block (`Looks.trace`). */
+  trace?: AttentionRequest;
+}
+
+export interface ForwardOptions extends LookOptions {
+  /** Return what the head says of each hidden state: all logits, or with `topK` the likeliest tokens only. */
+  logitLens?: boolean | { topK: number };
   /** Abandons the computation: the promise rejects with the signal's reason. */
   signal?: AbortSignal;
 }
 
-/** One sequence's forward pass. T counts all its tokens, padding (rows of zeros) included; S is the keys' count. */
-export interface ForwardResult {
-  /** (T, V). */
-  logits: Tensor;
+/** What was looked at. T counts all tokens of a sequence, padding (rows of zeros) included; S is the keys' count. */
+export interface Looks {
   /** (T, D) each: the embedding first, then one a layer, the last after the final norm where the model has one. */
   hiddenStates?: Tensor[];
   /** (H, T, S), one a requested layer, in the order requested. */
@@ -252,7 +291,74 @@ export interface ForwardResult {
   encoderAttentions?: Tensor[];
   decoderAttentions?: Tensor[];
   crossAttentions?: Tensor[];
+  /**
+   * By name, the stack (`layers`; of an encoder-decoder model `encoder` and `decoder`), the layer and the block:
+   * `layers.0.attention.query`, `decoder.3.crossAttention.scores`, `encoder.1.feedForward.inner`. Of attention: `query` (H, T, Dk),
+   * as it meets the keys (normed and rotated where the model does so), `key` (Hk, S, Dk), `value` (Hk, S, Dv), `scores` (H, T, S),
+   * what the weights are the softmax of (-Infinity where hidden), and `heads` (H, T, Dv), what each head gives before the output
+   * projection. Of the feed-forward network `inner` (T, F), its activations. With `heads` chosen, keys and values are those that
+   * the chosen heads read, each once.
+   */
+  trace?: Record<string, Tensor>;
+  /** What the tokens of the sequence stand for (`tokenStrings`), the axes of its attention; where the model has a tokenizer. */
+  tokens?: string[];
+  /** The same of an encoder-decoder model, which has two texts. */
+  sourceTokens?: string[];
+  targetTokens?: string[];
 }
+
+/** One sequence's forward pass. T counts all its tokens, padding included, whose rows are zeros. */
+export interface ForwardResult extends Looks {
+  /**
+   * (T, V) of a model that predicts tokens, (T, labels) or (labels) of one that labels tokens or texts. Other models have none:
+   * those that answer questions give `startLogits` and `endLogits`, those without a head `lastHiddenState`.
+   */
+  logits: Tensor;
+  /** (T): where an answer starts and ends, of a model for questions. */
+  startLogits?: Tensor;
+  endLogits?: Tensor;
+  /** (T, D), of a model without a head. */
+  lastHiddenState?: Tensor;
+  /** (D): what such a model's pooler makes of the text, where it has one. */
+  pooled?: Tensor;
+  /**
+   * What the model would predict if it ended after each layer: its head applied to each hidden state, normed as the model would
+   * (nostalgebraist 2020). One a hidden state, the embedding first; the last is `logits`. Of an encoder-decoder model the decoder's.
+   */
+  logitLens?: Tensor[] | LensTop[];
+}
+
+/** The k likeliest tokens after each position, from one hidden state; a row of padding has none. */
+export interface LensTop {
+  /** (T, k), the likeliest first. */
+  ids: number[][];
+  /** (T, k) natural logarithms of their probabilities. */
+  logprobs: number[][];
+  /** (T, k), where the model has a tokenizer. */
+  tokens?: string[][];
+}
+
+/** A weight of a model. */
+export interface ParameterInfo {
+  /** Its published name. */
+  name: string;
+  /** As published. */
+  shape: number[];
+  /** How it is kept in memory. */
+  dtype: Dtype;
+}
+
+/** What `create` takes beside the configuration. */
+export interface CreateOptions
+  extends Pick<LoadOptions, 'dtype' | 'signal' | 'threads' | 'deterministic' | 'worker' | 'trainable' | 'wasmUrl' | 'workerUrl'> {
+  /** Where the random numbers start: an integer from 0 to 2^53 - 1. Default 0. The same seed gives the same weights in every engine. */
+  seed?: number;
+  /** Where the tokenizer's files are, as for `load`; weights there are not looked at. Without it the model works with ids. */
+  tokenizer?: Source;
+}
+
+/** What a model says about its states: next tokens, masked tokens, labels of texts or tokens, answers' ends, or nothing. */
+export type HeadKind = 'language' | 'masked-language' | 'sequence' | 'token' | 'question' | 'none';
 
 /** How likely a text is. */
 export interface Score {
@@ -330,6 +436,9 @@ export interface ModelInfo {
   /** Whether `contextLength` is a wall (a learned table) or generation may go on past it. */
   contextIsWall: boolean;
   encoderDecoder: boolean;
+  /** Every token sees the whole text: nothing is generated. */
+  encoderOnly: boolean;
+  head: HeadKind;
   /** Bytes: the weights, the working memory, and the cache of one token. */
   memory: { weights: number; workspace: number; cachePerToken: number };
   simd: { level: string; reason: string };
@@ -412,7 +521,95 @@ export interface ProcessLogitsOptions
   promptLength?: number;
 }
 
-/** The bare operations, without a model. */
+/** A tensor as an argument: one, or numbers in arrays of any depth, `[[1, 0], [0, 1]]` being (2, 2). Its numbers become float32. */
+export type TensorLike = { data: ArrayLike<number>; shape: readonly number[] } | NestedNumbers;
+export type NestedNumbers = ArrayLike<number | boolean> | readonly NestedNumbers[];
+
+/** A linear layer: y = x W^T + b, `weight` (outputs, inputs) and `bias` (outputs), or the weight alone. */
+export type LinearWeights = TensorLike | { weight: TensorLike; bias?: TensorLike };
+
+/** What queries see, and how scores are made of them. T counts queries, S keys, H heads. */
+export interface AttentionOptions {
+  /** 1 (or true) where a key is visible, 0 where it is hidden: (T, S), (H, T, S), or what broadcasts to that, such as (S). */
+  mask?: TensorLike;
+  /** Added to the scaled scores; shapes as of `mask`. */
+  bias?: TensorLike;
+  /**
+   * Hide what comes later. Query t stands at position S - T + t, so that the last query sees every key: the lower-right
+   * alignment of PyTorch's `torch.nn.attention.bias.causal_lower_right` and FlashAttention 2.1, and what a key/value cache needs
+   * (`is_causal` of PyTorch's `scaled_dot_product_attention` aligns to the upper left; for T = S they are the same).
+   * A query before position 0 sees nothing.
+   */
+  causal?: boolean;
+  /** Factor of q k, before the bias. Default 1 / sqrt(Dk), which keeps the variance of the scores at 1. */
+  scale?: number;
+  /** Return the scores too. Default `false`. */
+  scores?: boolean;
+}
+
+/** A query that sees no key has zeros for its output and weights. */
+export interface AttentionResult {
+  /** (T, Dv) or (H, T, Dv); of `multiHeadAttention` (T, D). */
+  output: Tensor;
+  /** (T, S) or (H, T, S): each row sums to 1. */
+  weights: Tensor;
+  /** On request, what the weights are the softmax of: scaled, biased, -Infinity where hidden. */
+  scores?: Tensor;
+}
+
+export interface MultiHeadOptions extends AttentionOptions {
+  /** H. Default 1. */
+  heads?: number;
+  /** Heads of keys and values, a divisor of `heads` (Ainslie et al. 2023). Default `heads`. */
+  kvHeads?: number;
+  /** (S, M): where keys and values come from. Default `x` itself. */
+  memory?: TensorLike;
+}
+
+/** Rows are outputs, as in checkpoints: `query` (H Dk, D), `key` (Hk Dk, M), `value` (Hk Dv, M), `output` (D, H Dv). */
+export interface MultiHeadWeights {
+  query: LinearWeights;
+  key: LinearWeights;
+  value: LinearWeights;
+  output: LinearWeights;
+}
+
+/**
+ * A layer's tensors under the names that the `transformer` architecture has behind `encoder.layers.N.` or `decoder.layers.N.`:
+ * `self_attn.{q,k,v,out}_proj`, `self_attn_layer_norm`, of a decoder `encoder_attn.{q,k,v,out}_proj` and
+ * `encoder_attn_layer_norm`, then `fc1`, `fc2`, `final_layer_norm`, each `.weight` and, if it has one, `.bias`. Nested objects
+ * (`{ fc1: { weight, bias } }`) are the same.
+ */
+export interface LayerWeights {
+  [name: string]: TensorLike | LayerWeights;
+}
+
+export interface LayerOptions {
+  /** Attention heads. Default 1. */
+  heads?: number;
+  /** `'post'`: norm(x + f(x)), as in the paper; `'pre'`: x + f(norm(x)). Default `'post'`. */
+  norm?: 'post' | 'pre';
+  /** Of the feed-forward network, under Hugging Face's name: `'relu'` (default), `'gelu'`, `'silu'`, ... */
+  activation?: string;
+  /** Of self-attention, as for `attention`. */
+  mask?: TensorLike;
+  bias?: TensorLike;
+  /** Default `true` for a decoder's self-attention, `false` for an encoder's. */
+  causal?: boolean;
+  /** Factor of all q k. Default 1 / sqrt(Dk). */
+  scale?: number;
+  /** Of the layer norms. Default 1e-5. */
+  eps?: number;
+  /** `false` leaves the residual connections out, to see what they are good for. */
+  residual?: boolean;
+}
+
+/**
+ * The bare operations, without a model: the kernels and blocks that models are made of, in 32 bits. Tensors may be given as
+ * nested arrays. Letters: T tokens (queries), S keys, D width, H heads, Hk key/value heads, Dk and Dv head sizes, F the
+ * feed-forward network's width. A shape that does not fit is `shape-mismatch`, another bad or unknown argument
+ * `invalid-argument`, both naming it; what cannot fit in memory is `out-of-memory` with the bytes, before any work.
+ */
 export interface Ops {
   /**
    * Applies the logits processors and warpers that the options name, in Hugging Face's order, and nothing else: no
@@ -423,6 +620,83 @@ export interface Ops {
    * @returns (V) processed scores; tokens ruled out are -Infinity
    */
   processLogits(scores: ArrayLike<number>, inputIds: ArrayLike<number>, options?: ProcessLogitsOptions): Promise<Float32Array>;
+
+  /**
+   * softmax(scale q k^T + bias) v over the visible keys (Vaswani et al. 2017, eq. 1).
+   * @param q (T, Dk) or (H, T, Dk)
+   * @param k (S, Dk) or (Hk, S, Dk), Hk dividing H: query head h reads key/value head h / (H / Hk), rounded down
+   * @param v (S, Dv) or (Hk, S, Dv)
+   */
+  attention(q: TensorLike, k: TensorLike, v: TensorLike, options?: AttentionOptions): Promise<AttentionResult>;
+
+  /**
+   * Projects `x` (T, D) to queries and the memory, or x, to keys and values, attends in every head, joins the heads and projects
+   * the result (Vaswani et al. 2017, section 3.2.2). `weights` of the result are (H, T, S).
+   */
+  multiHeadAttention(x: TensorLike, weights: MultiHeadWeights, options?: MultiHeadOptions): Promise<AttentionResult>;
+
+  /**
+   * Each row of `x` (..., D) less its mean, over sqrt(variance + eps), times `weight` (D), plus `bias` (D) (Ba et al. 2016).
+   * `eps` is 1e-5 by default.
+   */
+  layerNorm(x: TensorLike, options?: { weight?: TensorLike; bias?: TensorLike; eps?: number }): Promise<Tensor>;
+
+  /** Each row of `x` (..., D) over sqrt(mean square + eps), times `weight` (D) (Zhang, Sennrich 2019). `eps` is 1e-6 by default. */
+  rmsNorm(x: TensorLike, options?: { weight?: TensorLike; eps?: number }): Promise<Tensor>;
+
+  /** e^x over its sum, along the last dimension. A row of -Infinity gives zeros. */
+  softmax(x: TensorLike): Promise<Tensor>;
+
+  /**
+   * down(activation(up(x))) (Vaswani et al. 2017, eq. 2), with `gate` down(activation(gate(x)) * up(x)) (Shazeer 2020). `x` (..., D),
+   * `up` and `gate` (F, D), `down` (D, F). `activation` as for `encoderLayer`.
+   */
+  feedForward(
+    x: TensorLike,
+    options: { up: LinearWeights; down: LinearWeights; gate?: LinearWeights; activation?: string },
+  ): Promise<Tensor>;
+
+  /**
+   * The codes of positions `first` (default 0) to first + length - 1, (length, size): sines and cosines of position / 10000^(2i / size)
+   * (Vaswani et al. 2017, section 3.5). `layout` `'interleaved'` (default) has the sine of frequency i at 2i and its cosine at
+   * 2i + 1, as in the paper; `'halves'` all sines, then all cosines, as Marian has it.
+   */
+  sinusoidalPositions(length: number, size: number, options?: { first?: number; layout?: 'interleaved' | 'halves' }): Promise<Tensor>;
+
+  /**
+   * Turns pairs of features by angles position / theta^(2i / rotary) (Su et al. 2021). `x` (T, Dk) or (H, T, Dk); `positions` (T),
+   * 0 to T - 1 by default; `theta` 10000 by default; the first `rotary` features of a head turn, all by default. Pairs are
+   * (i, i + rotary / 2), or (2i, 2i + 1) with `interleaved`.
+   */
+  rope(x: TensorLike, options?: { positions?: TensorLike; theta?: number; interleaved?: boolean; rotary?: number }): Promise<Tensor>;
+
+  /** Self-attention and a feed-forward network, each with its residual connection and layer norm. `x` (T, D), `weights` of the result (H, T, T). */
+  encoderLayer(x: TensorLike, weights: LayerWeights, options?: LayerOptions): Promise<{ output: Tensor; weights: Tensor }>;
+
+  /**
+   * Self-attention, attention over the encoder's output `memory` (S, D), and a feed-forward network. `weights` of the result are
+   * those of self-attention, (H, T, T), `crossWeights` (H, T, S). `memoryMask` (S), or as for `attention`: which of the memory is visible.
+   */
+  decoderLayer(
+    x: TensorLike,
+    memory: TensorLike,
+    weights: LayerWeights,
+    options?: LayerOptions & { memoryMask?: TensorLike },
+  ): Promise<{ output: Tensor; weights: Tensor; crossWeights: Tensor }>;
+}
+
+/** How `plotAttention` draws. */
+export interface PlotOptions {
+  /** Above the picture, and what a screen reader says. */
+  title?: string;
+  /** Above each head. Default `head 0`, `head 1`, ... */
+  titles?: readonly string[];
+  /** Side of a cell, in pixels. Default 24. */
+  cell?: number;
+  /** The weight that has the brightest colour. Default 1. */
+  max?: number;
+  /** Heads in a row. Default: as near to a square as can be. */
+  columns?: number;
 }
 
 /** What has been downloaded and kept. */

@@ -13,16 +13,16 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr size_t kFirstSelection = 64;
 
-[[noreturn]] void fail_without_candidates() {
-  fail(Code::kInvalidArgument, "generate", "no token is left to choose from: the options rule out the whole vocabulary");
-}
-
 [[noreturn]] void fail_on_score(size_t id, float score) {
   fail(Code::kInvalidArgument, "generate", "score of token ", id, ": expected a finite number or -Infinity, got ", score,
        "; removeInvalidValues: true replaces such scores");
 }
 
 }  // namespace
+
+void fail_without_candidates() {
+  fail(Code::kInvalidArgument, "generate", "no token is left to choose from: the options rule out the whole vocabulary");
+}
 
 Choice best_of(std::span<const float> scores) {
   size_t best = 0;
@@ -77,6 +77,20 @@ float Candidates::highest() const {
   return highest;
 }
 
+void Candidates::rank() {
+  ranked_.clear();
+  for (size_t i = 0; i < list_.size(); ++i) ranked_.push_back({list_[i].score, static_cast<uint32_t>(i)});
+}
+
+float Candidates::nth_highest(size_t n) {
+  if (n == 1) return highest();
+  if (n > list_.size()) return -kInfinity;
+  rank();
+  const auto nth = ranked_.begin() + (n - 1);
+  std::nth_element(ranked_.begin(), nth, ranked_.end(), [](const Ranked& a, const Ranked& b) { return a.key > b.key; });
+  return nth->key;
+}
+
 void Candidates::softmax() {
   const float highest = this->highest();
   double sum = 0;
@@ -121,8 +135,7 @@ void Candidates::temperature(float temperature) {
 
 void Candidates::top_h(double share) {
   constexpr size_t kConsidered = 100;
-  ranked_.clear();
-  for (size_t i = 0; i < list_.size(); ++i) ranked_.push_back({list_[i].score, static_cast<uint32_t>(i)});
+  rank();
   const auto before = [](const Ranked& a, const Ranked& b) { return a.key != b.key ? a.key > b.key : a.index < b.index; };
   const size_t considered = std::min(kConsidered, ranked_.size());
   std::partial_sort(ranked_.begin(), ranked_.begin() + considered, ranked_.end(), before);
@@ -171,7 +184,7 @@ void Candidates::top_k(size_t k) {
   keep_if([&](size_t i) { return list_[i].score >= least; });
 }
 
-void Candidates::top_p(double mass) {
+void Candidates::top_p(double mass, size_t least) {
   if (list_.empty()) return;
   softmax();
   double total = 0;
@@ -186,10 +199,10 @@ void Candidates::top_p(double mass) {
   const float removed = static_cast<float>(1 - mass);
   double above = 0;
   Ranked last = {};
-  bool first = true;
+  size_t kept = 0;
   walk(before, [&](const Ranked& item) {
-    if (!first && static_cast<float>(total - above) <= removed) return false;
-    first = false;
+    if (kept >= least && static_cast<float>(total - above) <= removed) return false;
+    ++kept;
     last = item;
     above += probabilities_[item.index];
     return true;
@@ -197,15 +210,15 @@ void Candidates::top_p(double mass) {
   keep_if([&](size_t i) { return !before(last, {list_[i].score, static_cast<uint32_t>(i)}); });
 }
 
-void Candidates::min_p(double share) {
+void Candidates::min_p(double share, size_t least) {
   if (list_.empty()) return;
   softmax();
   const float most = *std::max_element(probabilities_.begin(), probabilities_.end());
-  const float least = static_cast<float>(share) * most;
-  keep_if([&](size_t i) { return probabilities_[i] >= least; });
+  const float enough = static_cast<float>(share) * most, score = nth_highest(least);
+  keep_if([&](size_t i) { return probabilities_[i] >= enough || list_[i].score >= score; });
 }
 
-void Candidates::typical_p(double mass) {
+void Candidates::typical_p(double mass, size_t least) {
   if (list_.empty()) return;
   const float highest = this->highest();
   double sum = 0;
@@ -225,26 +238,32 @@ void Candidates::typical_p(double mass) {
   const float enough = static_cast<float>(mass);
   float farthest = 0;
   double cumulative = 0;
-  walk([](const Ranked& a, const Ranked& b) { return a.key != b.key ? a.key < b.key : a.index < b.index; },
-       [&](const Ranked& item) {
-         farthest = item.key;
-         cumulative += probabilities_[item.index];
-         return static_cast<float>(cumulative) < enough;
-       });
-  keep_if([&](size_t i) { return std::abs(information(i) - static_cast<float>(entropy)) <= farthest; });
+  size_t seen = 0;
+  Ranked last = {};
+  const auto before = [](const Ranked& a, const Ranked& b) { return a.key != b.key ? a.key < b.key : a.index < b.index; };
+  walk(before, [&](const Ranked& item) {
+    if (seen++ < least) last = item;
+    if (static_cast<float>(cumulative) < enough) farthest = item.key;
+    cumulative += probabilities_[item.index];
+    return static_cast<float>(cumulative) < enough || seen < least;
+  });
+  keep_if([&](size_t i) {
+    const Ranked item{std::abs(information(i) - static_cast<float>(entropy)), static_cast<uint32_t>(i)};
+    return item.key <= farthest || !before(last, item);
+  });
 }
 
-void Candidates::epsilon_cutoff(double epsilon) {
+void Candidates::epsilon_cutoff(double epsilon, size_t least) {
   softmax();
-  const float highest = this->highest(), least = static_cast<float>(epsilon);
-  keep_if([&](size_t i) { return probabilities_[i] >= least || list_[i].score == highest; });
+  const float enough = static_cast<float>(epsilon), score = nth_highest(least);
+  keep_if([&](size_t i) { return probabilities_[i] >= enough || list_[i].score >= score; });
 }
 
-void Candidates::eta_cutoff(double epsilon) {
+void Candidates::eta_cutoff(double epsilon, size_t least) {
   softmax();
-  const float highest = this->highest(), bound = static_cast<float>(epsilon);
-  const float least = std::min(bound, std::sqrt(bound) * std::exp(-static_cast<float>(entropy())));
-  keep_if([&](size_t i) { return probabilities_[i] >= least || list_[i].score == highest; });
+  const float bound = static_cast<float>(epsilon), score = nth_highest(least);
+  const float enough = std::min(bound, std::sqrt(bound) * std::exp(-static_cast<float>(entropy())));
+  keep_if([&](size_t i) { return probabilities_[i] >= enough || list_[i].score >= score; });
 }
 
 void Candidates::normalize() {
@@ -259,12 +278,13 @@ void Candidates::filter(const Options& options) {
   if (options.sample) {
     if (options.temperature != 1) temperature(options.temperature);
     if (options.top_h) top_h(*options.top_h);
-    if (options.top_k.value_or(0) != 0) top_k(*options.top_k);
-    if (options.top_p < 1) top_p(options.top_p);
-    if (options.min_p) min_p(*options.min_p);
-    if (options.typical_p < 1) typical_p(options.typical_p);
-    if (options.epsilon_cutoff > 0) epsilon_cutoff(options.epsilon_cutoff);
-    if (options.eta_cutoff > 0) eta_cutoff(options.eta_cutoff);
+    const size_t least = options.least_candidates();
+    if (options.top_k.value_or(0) != 0) top_k(std::max(*options.top_k, least));
+    if (options.top_p < 1) top_p(options.top_p, least);
+    if (options.min_p) min_p(*options.min_p, least);
+    if (options.typical_p < 1) typical_p(options.typical_p, least);
+    if (options.epsilon_cutoff > 0) epsilon_cutoff(options.epsilon_cutoff, least);
+    if (options.eta_cutoff > 0) eta_cutoff(options.eta_cutoff, least);
   }
   if (options.renormalize) normalize();
 }

@@ -24,6 +24,9 @@ struct Choice {
 // a score is NaN, or none is above -infinity.
 Choice best_of(std::span<const float> scores);  // (V)
 
+// Throws kInvalidArgument: the options rule out the whole vocabulary.
+[[noreturn]] void fail_without_candidates();
+
 // What scores of +infinity are: an error, as nothing can be drawn by them, or all the probability, as a maximum takes them.
 enum class Infinite : uint8_t { kRefused, kCertain };
 
@@ -35,17 +38,18 @@ class Candidates {
 
   // Starts over from scores (V): every token above -infinity. Throws kInvalidArgument where a score is NaN, or +infinity and refused.
   void take(std::span<const float> scores, Infinite infinite = Infinite::kRefused);
-  // All filters that the options ask for, in the order of transformers' generate(); renormalizeLogits last.
+  // All filters that the options ask for, in the order of transformers' generate(); renormalizeLogits last. Each but top_h leaves
+  // at least `options.least_candidates()`, where there are so many.
   void filter(const Options& options);
 
   void temperature(float temperature);
   void top_h(double share);  // Top-H (Potraghloo et al. 2025)
   void top_k(size_t k);
-  void top_p(double mass);              // nucleus (Holtzman et al. 2020)
-  void min_p(double share);             // min-p (Nguyen et al. 2024)
-  void typical_p(double mass);          // locally typical (Meister et al. 2022)
-  void epsilon_cutoff(double epsilon);  // epsilon and eta (Hewitt et al. 2022)
-  void eta_cutoff(double epsilon);
+  void top_p(double mass, size_t least = 1);              // nucleus (Holtzman et al. 2020)
+  void min_p(double share, size_t least = 1);             // min-p (Nguyen et al. 2024)
+  void typical_p(double mass, size_t least = 1);          // locally typical (Meister et al. 2022)
+  void epsilon_cutoff(double epsilon, size_t least = 1);  // epsilon and eta (Hewitt et al. 2022)
+  void eta_cutoff(double epsilon, size_t least = 1);
   void normalize();  // scores become log-probabilities
 
   std::span<const Candidate> list() const { return list_; }  // by ascending id
@@ -61,6 +65,8 @@ class Candidates {
   };
 
   float highest() const;
+  float nth_highest(size_t n);  // -infinity where there are fewer; ranks list_
+  void rank();                  // fills ranked_ with the scores of list_
   void softmax();          // fills probabilities_ with those of list_
   double entropy() const;  // of probabilities_, in nats
   template <class Keep>

@@ -21,8 +21,13 @@ constexpr std::string_view kKnown[] = {"badWordsIds",
                                        "badWordsIds.lengths",
                                        "beginSuppressTokens",
                                        "bosTokenId",
+                                       "decoderInputIds",
+                                       "decoderInputIds.lengths",
                                        "decoderStartTokenId",
                                        "doSample",
+                                       "earlyStopping",
+                                       "encoderNoRepeatNgramSize",
+                                       "encoderRepetitionPenalty",
                                        "eosTokenId",
                                        "epsilonCutoff",
                                        "etaCutoff",
@@ -30,6 +35,7 @@ constexpr std::string_view kKnown[] = {"badWordsIds",
                                        "forcedBosTokenId",
                                        "forcedEosTokenId",
                                        "frequencyPenalty",
+                                       "lengthPenalty",
                                        "logitBias",
                                        "logitBias.values",
                                        "logprobs",
@@ -39,6 +45,7 @@ constexpr std::string_view kKnown[] = {"badWordsIds",
                                        "minNewTokens",
                                        "minP",
                                        "noRepeatNgramSize",
+                                       "numBeams",
                                        "numReturnSequences",
                                        "prefillChunk",
                                        "presencePenalty",
@@ -62,13 +69,8 @@ struct Unsupported {
   double neutral;
 };
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr Unsupported kUnsupported[] = {{"numBeams", 1},
-                                        {"numBeamGroups", 1},
+constexpr Unsupported kUnsupported[] = {{"numBeamGroups", 1},
                                         {"diversityPenalty", 0},
-                                        {"lengthPenalty", 1},
-                                        {"earlyStopping", 0},
-                                        {"encoderRepetitionPenalty", 1},
-                                        {"encoderNoRepeatNgramSize", 0},
                                         {"guidanceScale", 1},
                                         {"penaltyAlpha", 0},
                                         {"promptLookupNumTokens", 0},
@@ -189,6 +191,16 @@ void add_bias(std::vector<SequenceBias>& list, std::vector<int32_t> ids, float b
   }
 }
 
+EarlyStopping early_stopping(const Config& config) {
+  constexpr std::string_view kKey = "earlyStopping";
+  const auto found = config.values().find(kKey);
+  if (found == config.values().end() || config.is_null(kKey)) return EarlyStopping::kHeuristic;
+  if (const bool* flag = std::get_if<bool>(&found->second)) return *flag ? EarlyStopping::kFirst : EarlyStopping::kHeuristic;
+  const std::string* word = std::get_if<std::string>(&found->second);
+  if (!word || *word != "never") config.reject(kKey, "true, false or \"never\"");
+  return EarlyStopping::kNever;
+}
+
 }  // namespace
 
 Options parse_options(const Config& config, size_t vocab_size) {
@@ -205,13 +217,16 @@ Options parse_options(const Config& config, size_t vocab_size) {
     o.eos.push_back(static_cast<int32_t>(id));
   }
   if (read.has("bosTokenId")) o.bos = read.token("bosTokenId", config.number("bosTokenId"));
-  if (read.has("decoderStartTokenId")) o.decoder_start = read.token("decoderStartTokenId", config.number("decoderStartTokenId"));
+  o.decoder_start = read.tokens("decoderStartTokenId");
+  o.decoder_prefix = read.lists("decoderInputIds");
 
   const auto biased = read.lists("sequenceBias");
   const auto biases = read.values_of("sequenceBias", biased.size());
   for (size_t i = 0; i < biased.size(); ++i) add_bias(o.sequence_bias, biased[i], static_cast<float>(biases[i]));
+  o.encoder_repetition_penalty = read.positive("encoderRepetitionPenalty", 1);
   o.repetition_penalty = static_cast<float>(read.positive("repetitionPenalty", 1));
   o.no_repeat_ngram_size = config.size("noRepeatNgramSize", 0);
+  o.encoder_no_repeat_ngram_size = config.size("encoderNoRepeatNgramSize", 0);
   for (auto& ids : read.lists("badWordsIds")) {
     const bool is_eos = ids.size() == 1 && std::find(o.eos.begin(), o.eos.end(), ids[0]) != o.eos.end();
     if (!is_eos) add_bias(o.bad_words, std::move(ids), -std::numeric_limits<float>::infinity());
@@ -262,8 +277,14 @@ Options parse_options(const Config& config, size_t vocab_size) {
   if (o.eta_cutoff == 1) config.reject("etaCutoff", "a number from 0 and below 1");
   o.renormalize = config.boolean("renormalizeLogits", false);
 
+  o.beams = read.at_least_one("numBeams", 1);
+  o.length_penalty = config.number("lengthPenalty", 1);
+  if (!std::isfinite(o.length_penalty)) config.reject("lengthPenalty", "a finite number");
+  o.early_stopping = early_stopping(config);
+
   o.return_sequences = read.at_least_one("numReturnSequences", 1);
-  if (o.return_sequences > 1 && !o.sample) config.reject("numReturnSequences", "1, or doSample true");
+  if (o.beams > 1 && o.return_sequences > o.beams) config.reject("numReturnSequences", join("at most the ", o.beams, " of numBeams"));
+  if (o.beams == 1 && o.return_sequences > 1 && !o.sample) config.reject("numReturnSequences", "1, or numBeams > 1, or doSample true");
   o.logprobs = config.size("logprobs", 0);
   if (o.logprobs > vocab_size) config.reject("logprobs", join("at most the vocabulary's ", vocab_size));
   o.prefill_chunk = read.at_least_one("prefillChunk", o.prefill_chunk);

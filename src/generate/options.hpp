@@ -2,6 +2,7 @@
 // in camelCase; seed, logprobs, frequencyPenalty, presencePenalty and logitBias are this library's own.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -21,6 +22,13 @@ struct TokenBias {
   float bias;
 };
 
+// When beam search stops looking for something better than what it has finished.
+enum class EarlyStopping : uint8_t {
+  kHeuristic,  // false: by the best score that a beam has at its present length
+  kFirst,      // true: as soon as there are as many as beams
+  kNever,      // "never": by the best score that a beam can still have
+};
+
 struct ExponentialDecay {
   size_t start;   // tokens generated before the penalty sets in
   double factor;  // multiplies once more with every token after
@@ -38,12 +46,17 @@ struct Options {
   std::optional<size_t> min_new_tokens;  // goes before min_length
   std::vector<int32_t> eos;              // ids outside the vocabulary never match
   std::optional<int32_t> bos;            // what an empty prompt becomes
-  std::optional<int32_t> decoder_start;  // what the target of an encoder-decoder model begins with; bos when absent
+
+  // What the target of an encoder-decoder model begins with: one for all, or one a prompt; absent: bos, and nothing more.
+  std::vector<int32_t> decoder_start;
+  std::vector<std::vector<int32_t>> decoder_prefix;  // with the start token or without
 
   // Processors, in the order in which they run.
   std::vector<SequenceBias> sequence_bias;
+  double encoder_repetition_penalty = 1;
   float repetition_penalty = 1;
   size_t no_repeat_ngram_size = 0;
+  size_t encoder_no_repeat_ngram_size = 0;
   std::vector<SequenceBias> bad_words;
   std::optional<int32_t> forced_bos;
   std::vector<int32_t> forced_eos;
@@ -68,10 +81,18 @@ struct Options {
   double eta_cutoff = 0;
   bool renormalize = false;
 
+  // Beam search.
+  size_t beams = 1;
+  double length_penalty = 1;  // a finished beam's score is divided by the number of its generated tokens to this power
+  EarlyStopping early_stopping = EarlyStopping::kHeuristic;
+
   // What comes out.
   size_t return_sequences = 1;
   size_t logprobs = 0;            // best tokens reported beside the chosen one
   size_t prefill_chunk = kChunk;  // prompt tokens a step; the result does not depend on it
+
+  // Candidates that the sampling filters leave: with beams, so many that one of them is no end-of-sequence token.
+  size_t least_candidates() const { return beams > 1 ? std::max<size_t>(2, eos.size() + 1) : 1; }
 };
 
 // Reads and checks every option. `vocab_size` bounds the token ids. A list of lists comes flattened under its name, with the

@@ -1,6 +1,7 @@
 #include "generate/options.hpp"
 
 #include <catch_amalgamated.hpp>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -105,12 +106,50 @@ TEST_CASE("options: values out of range name the option, what is expected and wh
 
 TEST_CASE("options: unknown names are refused, known but unbuilt ones are unsupported") {
   CHECK(error_of({{"topp", 0.5}}) == std::pair{Code::kInvalidArgument, std::string("[generate] topp: unknown option")});
-  CHECK(error_of({{"numBeams", 4.0}}).first == Code::kUnsupported);
-  CHECK(error_of({{"numBeams", 4.0}}).second.find("numBeams") != std::string::npos);
-  CHECK(error_of({{"lengthPenalty", 2.0}}).first == Code::kUnsupported);
   CHECK(error_of({{"guidanceScale", 1.5}}).first == Code::kUnsupported);
-  CHECK(error_of({{"earlyStopping", true}}).first == Code::kUnsupported);
-  CHECK_NOTHROW(parsed({{"numBeams", 1.0}, {"lengthPenalty", 1.0}, {"earlyStopping", false}}));
+  CHECK(error_of({{"numBeamGroups", 2.0}}).first == Code::kUnsupported);
+  CHECK(error_of({{"numBeamGroups", 2.0}}).second.find("numBeamGroups") != std::string::npos);
+  CHECK_NOTHROW(parsed({{"numBeamGroups", 1.0}, {"guidanceScale", 1.0}, {"lowMemory", false}}));
+}
+
+TEST_CASE("options: beams") {
+  const Options none = parsed({});
+  CHECK(none.beams == 1);
+  CHECK(none.length_penalty == 1);
+  CHECK(none.early_stopping == EarlyStopping::kHeuristic);
+  CHECK(none.least_candidates() == 1);
+  const Options o = parsed({{"numBeams", 4.0},
+                            {"numReturnSequences", 4.0},
+                            {"lengthPenalty", -0.5},
+                            {"earlyStopping", std::string("never")},
+                            {"eosTokenId", List{1, 2}},
+                            {"decoderStartTokenId", List{3, 4}},
+                            {"decoderInputIds", List{3, 5, 4}},
+                            {"decoderInputIds.lengths", List{2, 1}},
+                            {"encoderNoRepeatNgramSize", 3.0},
+                            {"encoderRepetitionPenalty", 1.5}});
+  CHECK(o.beams == 4);
+  CHECK(o.return_sequences == 4);
+  CHECK(o.length_penalty == -0.5);
+  CHECK(o.early_stopping == EarlyStopping::kNever);
+  CHECK(o.least_candidates() == 3);  // one more than the end-of-sequence tokens
+  CHECK(o.decoder_start == std::vector<int32_t>{3, 4});
+  CHECK(o.decoder_prefix == std::vector<std::vector<int32_t>>{{3, 5}, {4}});
+  CHECK(o.encoder_no_repeat_ngram_size == 3);
+  CHECK(o.encoder_repetition_penalty == 1.5);
+  CHECK(parsed({{"earlyStopping", true}}).early_stopping == EarlyStopping::kFirst);
+  CHECK(parsed({{"earlyStopping", false}}).early_stopping == EarlyStopping::kHeuristic);
+  CHECK(parsed({{"numBeams", 2.0}}).least_candidates() == 2);
+
+  CHECK(error_of({{"earlyStopping", std::string("always")}}).second ==
+        "[generate] earlyStopping: expected true, false or \"never\", got 'always'");
+  CHECK(error_of({{"numBeams", 2.0}, {"numReturnSequences", 3.0}}).second ==
+        "[generate] numReturnSequences: expected at most the 2 of numBeams, got 3");
+  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{
+           {"numBeams", 0}, {"numBeams", 1.5}, {"lengthPenalty", INFINITY}, {"lengthPenalty", NAN}, {"encoderRepetitionPenalty", 0}, {"decoderStartTokenId", 10}}) {
+    INFO(name << " " << value);
+    CHECK(error_of({{name, value}}).first == Code::kInvalidArgument);
+  }
 }
 
 TEST_CASE("options: lists of lists come flattened with their lengths") {

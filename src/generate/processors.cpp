@@ -48,23 +48,25 @@ void add_sequence_bias(std::span<const SequenceBias> biases, std::span<const int
   }
 }
 
-void forbid_repeated_ngrams(size_t n, std::span<const int32_t> ids, std::span<float> scores) {
-  if (ids.size() < n) return;
+void forbid_repeated_ngrams(size_t n, std::span<const int32_t> text, std::span<const int32_t> ids, std::span<float> scores) {
+  if (n > text.size() || n - 1 > ids.size()) return;
   const auto latest = ids.last(n - 1);
-  for (size_t i = 0; i + n <= ids.size(); ++i) {
-    if (std::equal(latest.begin(), latest.end(), ids.begin() + i)) scores[ids[i + n - 1]] = kRuledOut;
+  for (size_t i = 0; i + n <= text.size(); ++i) {
+    if (std::equal(latest.begin(), latest.end(), text.begin() + i)) rule_out(text.subspan(i + n - 1, 1), scores);
   }
 }
 
 Processors::Processors(const Options& options, size_t vocab_size) : options_(options), count_(vocab_size, 0) {}
 
-void Processors::repetition_penalty(std::span<const int32_t> ids, std::span<float> scores) {
-  const float penalty = options_.repetition_penalty;
+// A source may have a vocabulary of its own: ids beyond this one mean nothing here.
+void Processors::repetition_penalty(float penalty, std::span<const int32_t> ids, std::span<float> scores) {
   for (const int32_t id : ids) {
-    if (count_[id]++) continue;
+    if (!inside(id, scores) || count_[id]++) continue;
     scores[id] = scores[id] < 0 ? scores[id] * penalty : scores[id] / penalty;
   }
-  for (const int32_t id : ids) count_[id] = 0;
+  for (const int32_t id : ids) {
+    if (inside(id, scores)) count_[id] = 0;
+  }
 }
 
 void Processors::count_penalties(std::span<const int32_t> generated, std::span<float> scores) {
@@ -81,8 +83,14 @@ void Processors::run(const History& history, std::span<float> scores) {
   const Options& o = options_;
   const size_t length = history.ids.size(), generated = length - history.prompt_length;
   add_sequence_bias(o.sequence_bias, history.ids, scores);
-  if (o.repetition_penalty != 1) repetition_penalty(history.ids, scores);
-  if (o.no_repeat_ngram_size > 0) forbid_repeated_ngrams(o.no_repeat_ngram_size, history.ids, scores);
+  if (o.encoder_repetition_penalty != 1) {
+    repetition_penalty(static_cast<float>(1 / o.encoder_repetition_penalty), history.source, scores);
+  }
+  if (o.repetition_penalty != 1) repetition_penalty(o.repetition_penalty, history.ids, scores);
+  if (o.no_repeat_ngram_size > 0) forbid_repeated_ngrams(o.no_repeat_ngram_size, history.ids, history.ids, scores);
+  if (o.encoder_no_repeat_ngram_size > 0) {
+    forbid_repeated_ngrams(o.encoder_no_repeat_ngram_size, history.source, history.ids, scores);
+  }
   add_sequence_bias(o.bad_words, history.ids, scores);
   const bool too_short = o.min_new_tokens ? generated < *o.min_new_tokens : length < o.min_length;
   if (too_short) rule_out(o.eos, scores);

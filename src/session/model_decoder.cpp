@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
+
+#include "session/unpadded.hpp"
 
 namespace wf {
 
@@ -11,6 +12,7 @@ ModelDecoder::ModelDecoder(Runtime& runtime, size_t slots, std::shared_ptr<HeldC
   for (size_t i = 0; i < slots; ++i) caches_.push_back(runtime_.make_cache());
   if (runtime_.model->encoder_decoder() != nullptr) {
     for (size_t i = 0; i < slots; ++i) sources_.push_back(runtime_.make_source_cache());
+    source_of_.resize(slots);
   }
 }
 
@@ -29,7 +31,7 @@ void ModelDecoder::run(std::span<const generate::Append> parts, float* logits) {
   offsets_.assign(1, 0);
   for (const generate::Append& part : parts) {
     KvCache& past = cache(part.slot);
-    for (size_t i = 0; i < part.tokens.size(); ++i) positions_.push_back(static_cast<int32_t>(past.length() + i));
+    add_positions(past.length(), part.tokens);
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
     offsets_.push_back(tokens_.size());
     extents_.push_back(part.extent);
@@ -57,17 +59,34 @@ void ModelDecoder::run(std::span<const generate::Append> parts, float* logits) {
   }
 }
 
+// A padding token that does not count stands nowhere, one that lies in the past does.
+void ModelDecoder::add_positions(size_t past, std::span<const int32_t> tokens) {
+  const ModelInfo& info = runtime_.model->info();
+  size_t position = past;
+  for (const int32_t token : tokens) {
+    const bool counts = info.position_rule != PositionRule::kNotPad || token != info.padding;
+    positions_.push_back(counts ? static_cast<int32_t>(position++) : -1);
+  }
+}
+
 void ModelDecoder::reorder(std::span<const size_t> sources) {
-  std::vector<KvCache> next;
-  for (const size_t source : sources) next.push_back(cache(source));
-  for (size_t slot = 0; slot < next.size(); ++slot) {
-    cache(slot) = std::move(next[slot]);
+  std::vector<std::pair<size_t, KvCache>> moved;
+  for (size_t slot = 0; slot < sources.size(); ++slot) {
+    if (sources[slot] != slot) moved.emplace_back(slot, cache(sources[slot]));
+  }
+  for (auto& [slot, copy] : moved) {
+    cache(slot) = std::move(copy);
     cache(slot).reserve(reserved_);
   }
   if (sources_.empty()) return;
-  next.clear();
-  for (const size_t source : sources) next.push_back(sources_[source]);
-  sources_ = std::move(next);
+  // Beams of one source look at the same keys and values already.
+  moved.clear();
+  const std::vector<size_t> before = source_of_;
+  for (size_t slot = 0; slot < sources.size(); ++slot) {
+    source_of_[slot] = before[sources[slot]];
+    if (source_of_[slot] != before[slot]) moved.emplace_back(slot, sources_[sources[slot]]);
+  }
+  for (auto& [slot, copy] : moved) sources_[slot] = std::move(copy);
 }
 
 void ModelDecoder::reserve(size_t slot, size_t length) {
@@ -83,19 +102,21 @@ void ModelDecoder::truncate(size_t slot, size_t length) {
 void ModelDecoder::release(size_t slot) {
   if (held_ && slot == 0) return;
   caches_[slot].clear();
-  if (!sources_.empty()) sources_[slot].clear();
+  if (sources_.empty()) return;
+  sources_[slot].clear();
+  source_of_[slot] = 0;
 }
 
 void ModelDecoder::read_source(size_t slot, std::span<const int32_t> tokens) {
-  std::vector<int32_t> positions(tokens.size());
-  std::iota(positions.begin(), positions.end(), 0);
+  const Unpadded source = without_padding(runtime_.model->info(), {tokens, {}, {}, {}}, false);
   const std::vector<size_t> offsets{0, tokens.size()};
   Context ctx{runtime_.arena};
   const Scope scope(ctx);
   const EncoderDecoder& translator = *runtime_.model->encoder_decoder();
-  const Tensor memory = translator.encode(ctx, {tokens, positions, offsets, {}});
-  KvCache* source = &sources_[slot];
-  translator.remember(ctx, memory, offsets, {&source, 1});
+  const Tensor memory = translator.encode(ctx, {source.ids, source.positions, offsets, {}});
+  KvCache* cross = &sources_[slot];
+  translator.remember(ctx, memory, offsets, {&cross, 1});
+  source_of_[slot] = slot + 1;
 }
 
 }  // namespace wf

@@ -36,13 +36,15 @@ class ModelDecoder final : public generate::Decoder {
   void reserve(size_t slot, size_t length);
 
  private:
+  void add_positions(size_t past, std::span<const int32_t> tokens);
   KvCache& cache(size_t slot) { return held_ && slot == 0 ? held_->cache : caches_[slot]; }
   const KvCache& cache(size_t slot) const { return held_ && slot == 0 ? held_->cache : caches_[slot]; }
 
   Runtime& runtime_;
   std::shared_ptr<HeldCache> held_;
   std::vector<KvCache> caches_;
-  std::vector<KvCache> sources_;  // of an encoder-decoder model
+  std::vector<KvCache> sources_;   // of an encoder-decoder model: what each slot looks at
+  std::vector<size_t> source_of_;  // which that is: the slot into which it was read + 1; 0: none
   size_t reserved_ = 0;           // positions of the longest reserved slot
   // The batch of a run; kept, so that a warm step allocates nothing.
   std::vector<int32_t> tokens_, positions_;

@@ -1,11 +1,13 @@
 #include "session/session.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 
 #include "core/error.hpp"
 #include "core/shape.hpp"
+#include "models/initialise.hpp"
 
 namespace wf {
 
@@ -34,26 +36,58 @@ std::optional<DType> store_of(const Config& options) {
   return dtype_named(options.string("dtype"));
 }
 
-// What generation continues: the prompts, or of an encoder-decoder model the decoder's start.
-std::vector<std::vector<int32_t>> beginnings(const Runtime& runtime, const std::vector<std::vector<int32_t>>& prompts,
-                                             const generate::Options& options) {
-  if (runtime.model->encoder_decoder() == nullptr) {
-    if (options.decoder_start)
-      fail(Code::kInvalidArgument, "generate", "decoderStartTokenId: expected none, the model has no decoder of its own");
-    return prompts;
-  }
-  const auto start = options.decoder_start ? options.decoder_start : options.bos;
-  if (!start) fail(Code::kInvalidArgument, "generate", "decoderStartTokenId: expected a token to begin with, got none");
-  const size_t vocab_size = runtime.model->info().vocab_size;
-  for (size_t p = 0; p < prompts.size(); ++p) {
-    if (prompts[p].empty()) fail(Code::kInvalidArgument, "generate", "prompt ", p, ": expected at least one token, got none");
-    for (const int32_t id : prompts[p]) {
-      if (id < 0 || static_cast<size_t>(id) >= vocab_size) {
-        fail(Code::kInvalidArgument, "generate", "prompt ", p, ": expected token ids from 0 to ", vocab_size - 1, ", got ", id);
-      }
+using Lists = std::vector<std::vector<int32_t>>;
+
+void check_source(const ModelInfo& info, std::span<const int32_t> ids, size_t p) {
+  const size_t vocab_size = info.source_vocab_size ? info.source_vocab_size : info.vocab_size;
+  if (ids.empty()) fail(Code::kInvalidArgument, "generate", "prompt ", p, ": expected at least one token, got none");
+  for (const int32_t id : ids) {
+    if (id < 0 || static_cast<size_t>(id) >= vocab_size) {
+      fail(Code::kInvalidArgument, "generate", "prompt ", p, ": expected token ids from 0 to ", vocab_size - 1, ", got ", id);
     }
   }
-  return std::vector(prompts.size(), std::vector<int32_t>{*start});
+  if (info.positions_are_a_wall && ids.size() > info.context) {
+    fail(Code::kInvalidArgument, "generate", "prompt ", p, ": expected at most ", info.context,
+         " tokens, the model's learned positions, got ", ids.size());
+  }
+}
+
+// One for all, or one a prompt.
+template <class T>
+const T& entry(const std::vector<T>& list, size_t p, size_t prompts, const char* option) {
+  if (list.size() != 1 && list.size() != prompts) {
+    fail(Code::kInvalidArgument, "generate", option, ": expected one, or one for each of ", prompts, " prompts, got ", list.size());
+  }
+  return list[list.size() == 1 ? 0 : p];
+}
+
+// What generation continues: the prompts, or of an encoder-decoder model the decoder's start and what is given of its tokens.
+Lists beginnings(const Runtime& runtime, const Lists& prompts, const generate::Options& options) {
+  if (runtime.model->encoder_decoder() == nullptr) {
+    for (const auto& [given, option] :
+         {std::pair(!options.decoder_start.empty(), "decoderStartTokenId"), std::pair(!options.decoder_prefix.empty(), "decoderInputIds")}) {
+      if (given) fail(Code::kInvalidArgument, "generate", option, ": expected none, the model has no decoder of its own");
+    }
+    return prompts;
+  }
+  Lists all;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    check_source(runtime.model->info(), prompts[p], p);
+    std::optional<int32_t> start = options.bos;
+    if (!options.decoder_start.empty()) start = entry(options.decoder_start, p, prompts.size(), "decoderStartTokenId");
+    if (!start) fail(Code::kInvalidArgument, "generate", "decoderStartTokenId: expected a token to begin with, got none");
+    std::vector<int32_t> ids;
+    if (!options.decoder_prefix.empty()) ids = entry(options.decoder_prefix, p, prompts.size(), "decoderInputIds");
+    if (ids.empty() || ids[0] != *start) ids.insert(ids.begin(), *start);
+    all.push_back(std::move(ids));
+  }
+  return all;
+}
+
+// The sources, where a rule looks at them.
+Lists looked_at(const Runtime& runtime, const Lists& prompts, const generate::Options& options) {
+  const bool needed = options.encoder_no_repeat_ngram_size > 0 || options.encoder_repetition_penalty != 1;
+  return needed && runtime.model->encoder_decoder() != nullptr ? prompts : Lists();
 }
 
 std::shared_ptr<HeldCache> fitted(std::shared_ptr<HeldCache> held, const std::vector<int32_t>& prompt) {
@@ -68,42 +102,47 @@ std::shared_ptr<HeldCache> fitted(std::shared_ptr<HeldCache> held, const std::ve
 
 GenerationRun::GenerationRun(std::shared_ptr<Runtime> runtime, std::vector<std::vector<int32_t>> prompts, const generate::Options& options,
                              std::shared_ptr<HeldCache> held)
-    : runtime_(std::move(runtime)),
-      returns_(options.return_sequences),
-      decoder_(*runtime_, checked_product(prompts.size(), returns_, "generate"),
-               fitted(std::move(held), prompts.empty() ? std::vector<int32_t>() : prompts[0])),
-      generation_(decoder_, beginnings(*runtime_, prompts, options), options) {
+    : runtime_(std::move(runtime)), width_(generate::slots_a_prompt(options)) {
+  Lists begun = beginnings(*runtime_, prompts, options);
   const size_t new_tokens = std::min(options.max_new_tokens.value_or(kReservedTokens), kReservedTokens);
-  const size_t slots = generation_.sequences();
+  const size_t slots = checked_product(prompts.size(), width_, "generate");
+  const size_t source_layers = runtime_->model->encoder_decoder() ? runtime_->model->info().layers : 0;
+  const size_t block = runtime_->pool.block_bytes();
   size_t bytes = 0, longest = 0;
   for (size_t p = 0; p < prompts.size(); ++p) {
-    const size_t length = checked_sum(generation_.prompt(p).size(), new_tokens, "generate");
-    bytes = checked_sum(bytes, runtime_->cache_bytes(length), "generate");
-    bytes = checked_sum(bytes, checked_product(returns_ - 1, runtime_->cache_bytes(new_tokens), "generate"), "generate");
+    const size_t length = checked_sum(std::max<size_t>(begun[p].size(), 1), new_tokens, "generate");
+    const size_t source = checked_product(source_layers * block, prompts[p].size() / kernels::kBlock + 1, "generate");
+    bytes = checked_sum(bytes, checked_sum(runtime_->cache_bytes(length), source, "generate"), "generate");
+    bytes = checked_sum(bytes, checked_product(width_ - 1, runtime_->cache_bytes(new_tokens), "generate"), "generate");
     longest = std::max({longest, length, prompts[p].size()});
   }
-  const size_t blocks = bytes / runtime_->pool.block_bytes();
+  const size_t blocks = bytes / block;
   // What lies free in the pool is there already.
-  const size_t in_use = checked_product(runtime_->pool.blocks_in_use(), runtime_->pool.block_bytes(), "generate");
+  const size_t in_use = checked_product(runtime_->pool.blocks_in_use(), block, "generate");
   bytes -= std::min(bytes, runtime_->pool.bytes() - std::min(runtime_->pool.bytes(), in_use));
-  const size_t rows = std::max(slots, runtime_->model->encoder_decoder() ? longest : std::min(options.prefill_chunk, longest));
+  const size_t rows = std::max(slots, source_layers ? longest : std::min(options.prefill_chunk, longest));
   const size_t workspace = runtime_->workspace_bytes(rows, longest, std::min(slots, runtime_->logit_rows()));
   bytes = checked_sum(bytes, workspace - std::min(workspace, runtime_->arena.bytes()), "generate");
+  bytes = checked_sum(bytes, generate::generator_bytes(prompts.size(), options, runtime_->model->info().vocab_size), "generate");
   runtime_->expect_room(bytes, "generate", "request");
+
+  decoder_.emplace(*runtime_, slots, fitted(std::move(held), prompts.empty() ? std::vector<int32_t>() : prompts[0]));
+  generator_ = generate::make_generator(*decoder_, std::move(begun), options, looked_at(*runtime_, prompts, options));
   runtime_->pool.reserve(blocks);
-  for (size_t p = 0; p < prompts.size(); ++p) decoder_.reserve(p * returns_, generation_.prompt(p).size() + new_tokens);
-  if (runtime_->model->encoder_decoder() != nullptr) sources_ = std::move(prompts);
+  for (size_t p = 0; p < prompts.size(); ++p) decoder_->reserve(p * width_, generator_->prompt(p).size() + new_tokens);
+  if (source_layers) sources_ = std::move(prompts);
 }
 
 const generate::Step& GenerationRun::advance() {
-  if (next_source_ == sources_.size() || generation_.done()) return generation_.advance();
-  decoder_.read_source(next_source_ * returns_, sources_[next_source_]);
+  if (next_source_ == sources_.size() || generator_->done()) return generator_->advance();
+  decoder_->read_source(next_source_ * width_, sources_[next_source_]);
   ++next_source_;
   return nothing_yet_;
 }
 
 Session::Session(const Config& config, const Config& options)
-    : runtime_(make_runtime(config, options)),
+    : config_(config),
+      runtime_(make_runtime(config, options)),
       trainable_(options.boolean("trainable", false)),
       loader_(runtime_->model->parameters(), store_of(options), trainable_) {}
 
@@ -127,6 +166,26 @@ void Session::allocate() {
   runtime_->weight_bytes = static_cast<size_t>(planned_bytes_);
 }
 
+void Session::draw_rows(double seed, size_t parameter, size_t begin, size_t count) {
+  if (!(seed >= 0 && seed < 0x1p53) || seed != std::floor(seed)) fail(Code::kInvalidArgument, "create", "seed: expected a whole number from 0 to 2^53 - 1, got ", seed);
+  if (parameter >= parameters().size()) fail(Code::kInvalidArgument, "create", "parameter: expected one of ", parameters().size(), ", got ", parameter);
+  const size_t floats = checked_product(count, parameters()[parameter].row_size(), "create");
+  void* staged = stage(checked_product(floats, sizeof(float), "create"));
+  Initialiser(config_, *runtime_->model, static_cast<uint64_t>(seed)).draw(parameter, begin, count, static_cast<float*>(staged));
+  load_rows(parameter, begin, count);
+}
+
+Array Session::parameter(size_t index) const {
+  expect_loaded("parameter");
+  if (index >= parameters().size()) fail(Code::kInvalidArgument, "parameter", "expected one of ", parameters().size(), ", got ", index);
+  const Parameter& parameter = parameters()[index];
+  runtime_->expect_room(uint64_t{parameter.shape.size()} * sizeof(float), "parameter", parameter.name);
+  Array array{{}, std::vector<float>(parameter.shape.size())};
+  for (size_t i = 0; i < parameter.shape.rank(); ++i) array.shape.push_back(parameter.shape[i]);
+  parameter.read(array.data.data(), false);
+  return array;
+}
+
 void Session::finish_loading() {
   loader_.finish();
   loaded_ = true;
@@ -138,6 +197,7 @@ void Session::expect_loaded(const char* where) const {
 
 std::unique_ptr<GenerationRun> Session::start_generation(std::vector<std::vector<int32_t>> prompts, const Config& options, uint32_t cache) {
   expect_loaded("generate");
+  expect_next_token(*runtime_->model, "generate");
   const generate::Options parsed = generate::parse_options(options, info().vocab_size);
   std::shared_ptr<HeldCache> held_cache;
   if (cache != 0) {
@@ -145,6 +205,7 @@ std::unique_ptr<GenerationRun> Session::start_generation(std::vector<std::vector
       fail(Code::kInvalidArgument, "generate", "cache: expected one prompt and one sequence, got ", prompts.size(), " and ",
            parsed.return_sequences);
     }
+    if (parsed.beams > 1) fail(Code::kUnsupported, "generate", "cache: with numBeams > 1");
     if (has_encoder()) fail(Code::kUnsupported, "generate", "cache: of an encoder-decoder model");
     held_cache = held(cache);
   }
@@ -193,6 +254,7 @@ size_t Session::cache_length(uint32_t id) const { return held(id)->cache.length(
 double Session::compute_gradients(const LossBatch& batch) {
   expect_loaded("gradients");
   if (!trainable_) fail(Code::kInvalidArgument, "gradients", "model: expected one loaded with trainable: true");
+  expect_next_token(*runtime_->model, "gradients");
   return gradients(*runtime_->model, runtime_->arena, batch);
 }
 

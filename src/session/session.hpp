@@ -5,13 +5,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/config.hpp"
-#include "generate/generation.hpp"
+#include "generate/generator.hpp"
 #include "session/forward.hpp"
 #include "session/loader.hpp"
 #include "session/model_decoder.hpp"
@@ -38,17 +39,18 @@ class GenerationRun {
   GenerationRun(std::shared_ptr<Runtime> runtime, std::vector<std::vector<int32_t>> prompts, const generate::Options& options,
                 std::shared_ptr<HeldCache> held);
 
-  // One chunk of prompt tokens, one source of an encoder-decoder model, or one token for every live sequence.
+  // One chunk of prompt tokens, one source of an encoder-decoder model, or one token for every live sequence or beam.
   const generate::Step& advance();
-  void stop(size_t sequence) { generation_.stop(sequence); }
+  void stop(size_t sequence) { generator_->stop(sequence); }
+  const generate::Step& conclude() { return generator_->conclude(); }
 
  private:
   std::shared_ptr<Runtime> runtime_;
-  std::vector<std::vector<int32_t>> sources_;  // still to be read by the encoder; slot i * returns_ is the i-th's
-  size_t returns_;
+  std::vector<std::vector<int32_t>> sources_;  // still to be read by the encoder; slot i * width_ is the i-th's
+  size_t width_;                               // slots a prompt
   size_t next_source_ = 0;
-  ModelDecoder decoder_;
-  generate::Generation generation_;
+  std::optional<ModelDecoder> decoder_;
+  std::unique_ptr<generate::Generator> generator_;
   generate::Step nothing_yet_;
 };
 
@@ -71,6 +73,8 @@ class Session {
   void allocate();
   void* stage(size_t bytes) { return loader_.stage(bytes); }
   void load_rows(size_t parameter, size_t begin, size_t count) { loader_.load_rows(parameter, begin, count); }
+  // Instead of staging and loading them: `count` rows as of a new model, from `seed` on (models/initialise.hpp).
+  void draw_rows(double seed, size_t parameter, size_t begin, size_t count);
   void finish_loading();
 
   // Everything below needs a loaded model (kInvalidArgument before).
@@ -80,6 +84,9 @@ class Session {
   std::unique_ptr<GenerationRun> start_generation(std::vector<std::vector<int32_t>> prompts, const Config& options, uint32_t cache);
   std::unique_ptr<Forward> start_forward(ForwardInput input, const Config& request);
   std::unique_ptr<Score> start_score(std::vector<std::vector<int32_t>> sequences);
+
+  // A whole weight as stored, as floats; kOutOfMemory, with the bytes, where that cannot be had.
+  Array parameter(size_t index) const;
 
   // Caches that the caller holds, by id. An unknown id is kInvalidArgument, but may be deleted.
   uint32_t create_cache();
@@ -96,6 +103,7 @@ class Session {
   const std::shared_ptr<HeldCache>& held(uint32_t id) const;
   uint32_t hold(std::shared_ptr<HeldCache> cache);
 
+  Config config_;
   std::shared_ptr<Runtime> runtime_;
   bool trainable_;
   Loader loader_;

@@ -4,11 +4,15 @@ import {
   createCacheApi,
   type FileOptions,
   flattenConfig,
+  type JsonObject,
   loadTensors,
   loadTokenizer,
   matchTensors,
+  mergeGenerationConfig,
   openCheckpoint,
+  openTokenizerOf,
   type Source,
+  type TensorEntry,
   type Tokenizer,
 } from '../files/index.ts';
 import type { CheckedPrompt, ForwardRequest, GenerateRequest } from '../options.ts';
@@ -20,6 +24,7 @@ import type {
   GenerateResult,
   Gradients,
   Inspection,
+  LensTop,
   Memory,
   ModelInfo,
   Score,
@@ -29,7 +34,7 @@ import type { Flat } from './flat.ts';
 import { runGeneration } from './generate.ts';
 import type { Call, Methods } from './host.ts';
 import type { ChatSettings, GenerateInput, LoadedModel } from './messages.ts';
-import { type Guarded, Native, type NativeInfo, type NativeSession, type Plan } from './native.ts';
+import { type Guarded, Native, type NativeInfo, type NativeParameter, type NativeSession, type NativeTensor, type Plan } from './native.ts';
 import { Queue } from './queue.ts';
 
 /** What differs between a page, a browser's worker and Node. */
@@ -45,6 +50,12 @@ export interface EngineLoadOptions extends FileOptions {
   trainable?: boolean;
 }
 
+/** `create`'s. */
+export interface EngineCreateOptions extends EngineLoadOptions {
+  seed?: number;
+  tokenizer?: Source;
+}
+
 /** The largest memory the module may have (its link flags say so); the last page stays out of reach of pointers. */
 const memoryLimit = 2 ** 32 - 2 ** 16;
 /** What the program itself takes of it: stack, static data, the allocator, a slab of staged weights. */
@@ -54,10 +65,25 @@ const leastContext = 256;
 /** Longest stretch of work, in milliseconds, without other tasks of the thread having their turn. */
 const longestTask = 12;
 
+/** Weights drawn at once, so that other tasks have their turn. */
+const longestDraw = 2 ** 16;
+
 type Matches = ReturnType<typeof matchTensors>['matches'];
+
+/** What a model is made from, as it is described afterwards. */
+type Described = Pick<Checkpoint, 'name' | 'config' | 'generationConfig' | 'warnings'> & { format: string; commit?: string | undefined };
+
+/** Where a model's parts come from. */
+interface Parts {
+  match(parameters: readonly NativeParameter[]): ReturnType<typeof matchTensors>;
+  tokenizer(): Promise<Tokenizer | null>;
+  /** Fills the weights, a few rows a step. */
+  fill(session: NativeSession, matches: Matches): AsyncIterable<unknown>;
+}
 
 interface Model {
   session: NativeSession;
+  /** Of the prompts: of an encoder-decoder model the encoder's. */
   vocabSize: number;
   tokenizer: Tokenizer | null;
   /** Why there is no tokenizer, where the folder has one that cannot be read. */
@@ -83,21 +109,26 @@ export class Engine {
     const names = [
       'start',
       'load',
+      'create',
       'inspect',
       'tokenize',
       'decode',
+      'tokenStrings',
       'chatPrompt',
       'generate',
       'forward',
       'score',
       'gradients',
       'memory',
+      'parameters',
+      'parameter',
       'createCache',
       'cloneCache',
       'truncateCache',
       'cacheLength',
       'deleteCache',
       'processLogits',
+      'mechanism',
       'listFiles',
       'clearFiles',
       'close',
@@ -115,11 +146,47 @@ export class Engine {
     const files = { ...options, signal, onProgress: emit };
     const checkpoint = await openCheckpoint(source, files, this.#platform.files);
     try {
-      this.#model = await this.#loadFrom(checkpoint, native, options, signal);
+      this.#model = await this.#build('load', checkpoint, native, options, signal, {
+        match: (parameters) => matchTensors(parameters, checkpoint.tensors),
+        tokenizer: () => loadTokenizer(checkpoint, { signal }),
+        async *fill(session, matches) {
+          for await (const { index, rowBegin, rowCount, bytes } of loadTensors(checkpoint, matches, { signal })) {
+            signal.throwIfAborted();
+            const pointer = native.call(() => session.stage(bytes.length));
+            native.write(bytes, pointer);
+            yield native.call(() => session.loadRows(index, rowBegin, rowCount));
+          }
+        },
+      });
       return this.#model.loaded;
     } finally {
       await checkpoint.close();
     }
+  }
+
+  /** Makes a model that has learned nothing yet. */
+  async create(config: JsonObject, options: EngineCreateOptions, { signal }: Call): Promise<LoadedModel> {
+    const native = this.#instance();
+    const { seed = 0, tokenizer } = options;
+    const described = { name: 'create', format: 'none', config, generationConfig: mergeGenerationConfig(config, null), warnings: [] };
+    this.#model = await this.#build('create', described, native, options, signal, {
+      match: (parameters) => ({
+        matches: parameters.map((parameter, index) => ({ index, parameter, entry: { dtype: 'F32' } as TensorEntry })),
+        dtypes: parameters.map(() => 'F32'),
+        unused: [],
+      }),
+      tokenizer: async () => (tokenizer === undefined ? null : openTokenizerOf(tokenizer, config.model_type, { signal }, this.#platform.files)),
+      async *fill(session, matches) {
+        for (const { index, parameter } of matches) {
+          const [rows, width = 1] = parameter.shape;
+          const slab = Math.ceil(longestDraw / width);
+          for (let row = 0; row < rows; row += slab) {
+            yield native.call(() => session.drawRows(seed, index, row, Math.min(slab, rows - row)));
+          }
+        }
+      },
+    });
+    return this.#model.loaded;
   }
 
   /** What `load` would load, from the headers alone. */
@@ -155,19 +222,19 @@ export class Engine {
     }
   }
 
-  async #loadFrom(checkpoint: Checkpoint, native: Native, options: EngineLoadOptions, signal: AbortSignal): Promise<Model> {
-    const config = flattenConfig(checkpoint.config);
+  async #build(where: string, from: Described, native: Native, options: EngineLoadOptions, signal: AbortSignal, parts: Parts): Promise<Model> {
+    const config = flattenConfig(from.config);
     const session = native.call((module) => module.createSession(config, sessionOptions(options.dtype, options.trainable)));
     try {
       const parameters = native.call(() => session.parameters());
-      const { matches, dtypes, unused } = matchTensors(parameters, checkpoint.tensors);
+      const { matches, dtypes, unused } = parts.match(parameters);
       const plan = native.call(() => session.plan(dtypes));
-      refuseTooLarge(native, config, options.dtype, dtypes, plan);
+      refuseTooLarge(where, native, config, options.dtype, dtypes, plan);
 
       let tokenizer: Tokenizer | null = null;
       let tokenizerError: unknown;
       try {
-        tokenizer = await loadTokenizer(checkpoint, { signal });
+        tokenizer = await parts.tokenizer();
       } catch (reason) {
         // A model whose tokenizer cannot be read still works with ids.
         if (!(reason instanceof WasmformerError && reason.code === 'unsupported')) throw reason;
@@ -176,11 +243,7 @@ export class Engine {
 
       native.call(() => session.allocate());
       let turned = performance.now();
-      for await (const { index, rowBegin, rowCount, bytes } of loadTensors(checkpoint, matches, { signal })) {
-        signal.throwIfAborted();
-        const pointer = native.call(() => session.stage(bytes.length));
-        native.write(bytes, pointer);
-        native.call(() => session.loadRows(index, rowBegin, rowCount));
+      for await (const _ of parts.fill(session, matches)) {
         if (performance.now() - turned > longestTask) {
           await this.#platform.turn();
           signal.throwIfAborted();
@@ -191,15 +254,15 @@ export class Engine {
       const info = native.call(() => session.info());
       return {
         session,
-        vocabSize: info.vocabSize,
+        vocabSize: info.sourceVocabSize,
         tokenizer,
         tokenizerError,
         loaded: {
           // Copies with ordinary prototypes, in process too.
-          config: structuredClone(checkpoint.config),
-          generationConfig: structuredClone(checkpoint.generationConfig),
+          config: structuredClone(from.config),
+          generationConfig: structuredClone(from.generationConfig),
           tokenizer: tokenizer && describeTokenizer(tokenizer),
-          info: describeModel(checkpoint, info, plan, matches, options.dtype, unused),
+          info: describeModel(from, info, plan, matches, options.dtype, unused),
         },
       };
     } catch (reason) {
@@ -239,15 +302,19 @@ export class Engine {
       input = { ...input, prompts: [{ text }] };
     }
     if (request.stopStrings.length > 0) this.#tokenizer(where);
-    const notes: string[] = [];
+    const { encoderDecoder } = model.loaded.info;
+    const notes = [...request.notes];
     const prompts = (input.prompts ?? []).map((prompt) => this.#promptIds(where, prompt, request, notes));
-    const settings = { ...request, tokenizer: model.tokenizer };
+    const settings = { ...request, tokenizer: model.tokenizer?.target ?? model.tokenizer };
     const { decoderStartTokenId, ...options } = request.native;
-    if (decoderStartTokenId !== undefined && model.loaded.info.encoderDecoder) options.decoderStartTokenId = decoderStartTokenId;
+    if (encoderDecoder) options.decoderStartTokenId = decoderStartTokenId;
+    const { decoderInputIds: given } = request;
+    const contexts = encoderDecoder ? prompts.map((_, p) => given[p] ?? given[0] ?? []) : prompts;
     const run = () =>
       runGeneration(
         native,
         prompts,
+        contexts,
         () => {
           const { cache = 0 } = input;
           if (cache) this.#expectHeld(cache);
@@ -267,7 +334,7 @@ export class Engine {
     const { contextLength, contextIsWall } = model.loaded.info;
     for (const result of results) {
       const own = [...notes];
-      const length = result.promptTokens + result.tokenIds.length;
+      const length = (encoderDecoder ? 0 : result.promptTokens) + result.tokenIds.length;
       if (contextLength > 0 && length > contextLength && !contextIsWall) {
         own.push(`${length} tokens are more than the ${contextLength} the model was configured for`);
       }
@@ -299,7 +366,7 @@ export class Engine {
       ids = Int32Array.of(bos);
     }
     this.#checkVocabulary(where, ids);
-    const { contextLength: limit, contextIsWall } = model.loaded.info;
+    const { contextLength: limit, contextIsWall, encoderDecoder } = model.loaded.info;
     if (limit > 0 && ids.length > limit && (request.truncation || contextIsWall)) {
       if (!request.truncation) {
         throw new WasmformerError(
@@ -308,13 +375,13 @@ export class Engine {
         );
       }
       const wanted = (request.native.maxNewTokens as number | undefined) ?? 0;
-      const keep = Math.max(limit - wanted, Math.ceil(limit / 2));
+      const keep = encoderDecoder ? limit : Math.max(limit - wanted, Math.ceil(limit / 2));
       notes.push(`the prompt was cut from ${ids.length} to ${keep} tokens`);
       if (request.truncation === 'right') ids = ids.slice(0, keep);
       else ids = Int32Array.from([...ids.slice(0, start), ...ids.slice(ids.length - keep + start)]);
     }
     const { maxLength } = request.native as { maxLength?: number };
-    if (maxLength !== undefined && ids.length >= maxLength) {
+    if (maxLength !== undefined && ids.length >= maxLength && !encoderDecoder) {
       throw new WasmformerError(
         'invalid-argument',
         `[${where}] maxLength: expected more than the prompt's ${ids.length} tokens, got ${maxLength}`,
@@ -339,24 +406,64 @@ export class Engine {
   }
 
   /** One forward pass over each sequence. */
-  forward({ input, attentions, hiddenStates }: ForwardRequest, { signal }: Call): Promise<ForwardResult[]> {
+  async forward({ input, request }: ForwardRequest, { signal }: Pick<Call, 'signal'>): Promise<ForwardResult[]> {
     const { native, model } = this.#loaded();
     for (const ids of input.inputIds) this.#checkVocabulary('forward', ids);
-    const request: Record<string, any> = { hiddenStates, attentions: attentions !== false };
-    if (typeof attentions === 'object') {
-      const { layers, heads } = attentions;
-      if (layers) request['attentions.layers'] = layers;
-      if (heads) request['attentions.heads'] = heads;
-    }
-    return this.#queue.run(
+    const results = await this.#queue.run(
       () =>
         this.#advance(
           signal,
           () => native.call(() => model.session.startForward(input, request)),
           (forward) => forward.result(),
-        ) as Promise<any>,
+        ),
       signal,
     );
+    return results.map(({ logitLens, ...rest }, i) => {
+      const result: Partial<ForwardResult> = rest;
+      const [ids, decoderIds] = [input.inputIds[i], input.decoderInputIds?.[i]];
+      if (logitLens) result.logitLens = request['logitLens.topK'] ? logitLens.map((lens) => this.#likeliest(lens)) : logitLens;
+      if (model.tokenizer && (request.attentions || request.trace)) {
+        if (decoderIds) {
+          result.sourceTokens = this.#strings(ids);
+          result.targetTokens = this.#strings(decoderIds, true);
+        } else {
+          result.tokens = this.#strings(ids);
+        }
+      }
+      return result as ForwardResult;
+    });
+  }
+
+  #likeliest({ data, shape, ids = new Int32Array(0) }: NativeTensor & { ids?: Int32Array }): LensTop {
+    const [T, k] = shape;
+    const rows = <V>(list: ArrayLike<number> & { slice(begin: number, end: number): Iterable<number> }, map: (values: number[]) => V) =>
+      Array.from({ length: T }, (_, t) => map(ids[t * k] < 0 ? [] : [...list.slice(t * k, (t + 1) * k)]));
+    return {
+      ids: rows(ids, (row) => row),
+      logprobs: rows(data, (row) => row),
+      ...(this.#model?.tokenizer ? { tokens: rows(ids, (row) => this.#strings(row, true)) } : {}),
+    };
+  }
+
+  /** What tokens stand for, of the decoder's vocabulary where there are two. */
+  tokenStrings(ids: Int32Array, target: boolean): string[] {
+    this.#tokenizer('tokenStrings');
+    return this.#strings(ids, target);
+  }
+
+  #strings(ids: Iterable<number>, target = false): string[] {
+    const own = this.#tokenizer('tokenStrings');
+    const tokenizer = (target && own.target) || own;
+    const special = new Set(tokenizer.specials.all);
+    return Array.from(ids, (id) => {
+      if (special.has(id)) return tokenizer.idToToken(id) ?? '';
+      const bytes = tokenizer.tokenBytes(id);
+      try {
+        return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
+      } catch {
+        return Array.from(bytes, (byte) => `<0x${byte.toString(16).padStart(2, '0').toUpperCase()}>`).join('');
+      }
+    });
   }
 
   /** Log-probabilities of texts or id sequences. */
@@ -414,6 +521,18 @@ export class Engine {
     return { ...native.call(() => model.session.memory()), total: native.memoryBytes };
   }
 
+  /** Every weight's name, shape and format. */
+  parameters(): NativeParameter[] {
+    const { native, model } = this.#loaded();
+    return native.call(() => model.session.parameters());
+  }
+
+  /** One of them, by its number. */
+  parameter(index: number, { signal }: Call): Promise<NativeTensor> {
+    const { native, model } = this.#loaded();
+    return this.#queue.run(async () => native.call(() => model.session.parameter(index)), signal);
+  }
+
   createCache({ signal }: Call): Promise<number> {
     return this.#queue.run(async () => {
       const { native, model } = this.#loaded();
@@ -466,6 +585,11 @@ export class Engine {
     return this.#instance().call((module) => module.processLogits(scores, promptLength, ids, options));
   }
 
+  /** One of the bare operations. */
+  mechanism(operation: string, tensors: Record<string, NativeTensor>, options: Flat): Record<string, NativeTensor> {
+    return this.#instance().call((module) => module.runMechanism(operation, tensors, options));
+  }
+
   /** Downloaded files. */
   listFiles(cacheDir?: string): Promise<unknown[]> {
     return createCacheApi(this.#platform.files, { cacheDir }).list();
@@ -501,7 +625,7 @@ export class Engine {
 }
 
 function describeModel(
-  checkpoint: Checkpoint,
+  checkpoint: Described,
   info: NativeInfo,
   plan: Plan,
   matches: Matches,
@@ -531,6 +655,8 @@ function describeModel(
     positions: info.positions,
     contextIsWall: info.maxPositions > 0,
     encoderDecoder: info.encoderDecoder,
+    encoderOnly: info.encoderOnly,
+    head: info.head,
     memory: { ...plan },
     simd: { level: info.simd, reason: 'the only level that is built' },
     threads: { count: 1, reason: 'one thread is what is built' },
@@ -554,7 +680,7 @@ function sessionOptions(dtype: Dtype | undefined, trainable = false): Flat {
 }
 
 /** Throws `out-of-memory` for a model that cannot fit, and says what would. */
-function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, dtypes: string[], plan: Plan): void {
+function refuseTooLarge(where: string, native: Native, config: Flat, dtype: Dtype | undefined, dtypes: string[], plan: Plan): void {
   const need = bytesNeeded(plan);
   if (need <= memoryLimit) return;
   const smaller = native.call((module) => module.createSession(config, sessionOptions('f16')));
@@ -562,7 +688,7 @@ function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, 
   smaller.delete();
   throw new WasmformerError(
     'out-of-memory',
-    `[load] model: expected at most ${memoryLimit} bytes${dtype ? ` with dtype '${dtype}'` : ''}, got ${need} (weights ${plan.weights}, ` +
+    `[${where}] model: expected at most ${memoryLimit} bytes${dtype ? ` with dtype '${dtype}'` : ''}, got ${need} (weights ${plan.weights}, ` +
       `working memory ${plan.workspace}, ${plan.cachePerToken} a token of context); ` +
       `${fits ? "dtype 'f16' would fit" : 'no dtype that is built would fit'}`,
   );

@@ -11,6 +11,7 @@ export interface TextSettings {
   /** Seconds. */
   maxTime?: number;
   logprobs: number;
+  beams: boolean;
   numReturnSequences: number;
   seed: number;
 }
@@ -29,11 +30,13 @@ interface Sequence {
 export async function runGeneration(
   native: Native,
   prompts: Int32Array[],
+  /** Of each prompt, the tokens that the generated ones follow. */
+  contexts: ArrayLike<number>[],
   start: () => NativeGeneration,
   settings: TextSettings,
   { signal, emit, turn }: { signal: AbortSignal; emit(pieces: Piece[]): void; turn(): Promise<void> },
 ): Promise<GenerateResult[]> {
-  const { tokenizer, stopStrings, maxTime, logprobs, numReturnSequences, seed } = settings;
+  const { tokenizer, stopStrings, maxTime, logprobs, beams, numReturnSequences, seed } = settings;
   // The text of a special token may be left out, so a stop string that is one is recognised by its id.
   const stopIds = new Set<number>();
   for (const stop of stopStrings) {
@@ -51,9 +54,9 @@ export async function runGeneration(
   try {
     if (!signal.aborted) generation = start();
     // Made after the native side agreed to so many.
-    for (const prompt of prompts) {
+    for (const [p, prompt] of prompts.entries()) {
       for (let n = 0; n < numReturnSequences; ++n) {
-        const decoder = tokenizer?.createDecoder({ skipSpecialTokens: settings.skipSpecialTokens, after: Array.from(prompt) }) ?? null;
+        const decoder = tokenizer?.createDecoder({ skipSpecialTokens: settings.skipSpecialTokens, after: Array.from(contexts[p]) }) ?? null;
         sequences.push({
           text: new TextAssembler(decoder, stopStrings),
           result: {
@@ -69,9 +72,12 @@ export async function runGeneration(
         });
       }
     }
-    while (generation && !signal.aborted) {
+    let over: FinishReason | undefined;
+    while (generation && (beams || !signal.aborted)) {
       const running = generation;
-      const step: NativeStep = native.call(() => running.advance());
+      if (signal.aborted) over = 'aborted';
+      // What beams have found by now is a result too.
+      const step: NativeStep = native.call(() => (over ? running.conclude() : running.advance()));
       const pieces: Piece[] = [];
       for (const { sequence, index, token, logprob, top } of step.tokens) {
         const { text, result, done } = sequences[sequence];
@@ -91,13 +97,14 @@ export async function runGeneration(
           if (!step.done) native.call(() => running.stop(sequence, 'stop'));
         }
       }
-      for (const { sequence, reason } of step.finished) {
-        if (!sequences[sequence].done) finish(sequences[sequence], reason as FinishReason);
+      for (const { sequence, reason, score } of step.finished) {
+        const { result, done } = sequences[sequence];
+        if (!done) finish(sequences[sequence], over ?? (reason as FinishReason));
+        result.score = score ?? result.score;
       }
       // Looked at after a token, as in Python: the prompt's pass is never cut short.
-      if (maxTime !== undefined && step.tokens.length > 0 && performance.now() - began >= maxTime * 1000) {
-        for (const sequence of sequences) if (!sequence.done) finish(sequence, 'time');
-      }
+      if (maxTime !== undefined && step.grew && performance.now() - began >= maxTime * 1000) over ??= 'time';
+      if (over && (step.done || !beams)) for (const sequence of sequences) if (!sequence.done) finish(sequence, over);
       for (const piece of pieces) {
         const { text, result, done } = sequences[piece.sequence];
         // The last token takes along what was held back; that may yet complete a stop string.

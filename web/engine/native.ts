@@ -1,5 +1,6 @@
 import createModule from 'wasmformer-glue';
 import { type ErrorCode, WasmformerError } from '../errors.ts';
+import type { HeadKind } from '../types.ts';
 import type { Flat } from './flat.ts';
 
 /** What every native function returns: nothing is thrown across. */
@@ -10,6 +11,8 @@ export interface NativeParameter {
   shape: number[];
   prefix?: string;
   alias?: string;
+  /** `F32`, `F16` or `BF16`: how it is kept. */
+  dtype: string;
 }
 
 export interface NativeTensor {
@@ -37,11 +40,22 @@ export interface NativeInfo {
   maxPositions: number;
   positions: string;
   encoderDecoder: boolean;
+  encoderOnly: boolean;
+  head: HeadKind;
+  /** Classes of a head that labels; 0 for others. */
+  labels: number;
+  hasPooler: boolean;
+  /** Segments that can be told apart; 0 for none. */
+  tokenTypes: number;
+  /** Of an encoder-decoder model's encoder; elsewhere `vocabSize`. */
+  sourceVocabSize: number;
   simd: string;
 }
 
 export interface NativeStep {
   done: boolean;
+  /** Something was chosen: a token of a sequence, or of a beam. */
+  grew: boolean;
   prefilled: number;
   tokens: {
     sequence: number;
@@ -50,7 +64,8 @@ export interface NativeStep {
     logprob: number;
     top?: { ids: Int32Array; logprobs: Float32Array };
   }[];
-  finished: { sequence: number; reason: string }[];
+  /** `score`: of beam search. */
+  finished: { sequence: number; reason: string; score?: number }[];
 }
 
 interface Deletable {
@@ -59,12 +74,21 @@ interface Deletable {
 
 export interface NativeGeneration extends Deletable {
   advance(): Guarded<NativeStep>;
+  /** Ends everything where it stands; with beams the step has what was found. */
+  conclude(): Guarded<NativeStep>;
   stop(sequence: number, reason: string): Guarded<unknown>;
+}
+
+/** Beside these, tensors and lists of tensors by name. */
+export interface NativeForwardResult {
+  /** (T, V) logits, or with `ids` (T, k) log-probabilities of those tokens, -1 in rows of padding; one a hidden state. */
+  logitLens?: (NativeTensor & { ids?: Int32Array })[];
+  [name: string]: unknown;
 }
 
 export interface NativeForward extends Deletable {
   advance(): Guarded<{ done: boolean }>;
-  result(): Guarded<Record<string, NativeTensor | NativeTensor[]>[]>;
+  result(): Guarded<NativeForwardResult[]>;
 }
 
 export interface NativeScore extends Deletable {
@@ -78,6 +102,8 @@ export interface NativeSession extends Deletable {
   allocate(): Guarded<unknown>;
   stage(bytes: number): Guarded<number>;
   loadRows(parameter: number, rowBegin: number, rowCount: number): Guarded<unknown>;
+  /** In place of staged bytes: rows of an untrained model. */
+  drawRows(seed: number, parameter: number, rowBegin: number, rowCount: number): Guarded<unknown>;
   finishLoading(): Guarded<unknown>;
   info(): Guarded<NativeInfo>;
   memory(): Guarded<{ weights: number; arena: number; cache: number; total: number }>;
@@ -88,10 +114,13 @@ export interface NativeSession extends Deletable {
       positionIds?: Int32Array[];
       attentionMask?: Uint8Array[];
       decoderInputIds?: Int32Array[];
+      tokenTypeIds?: Int32Array[];
+      decoderAttentionMask?: Uint8Array[];
     },
     request: Flat,
   ): Guarded<NativeForward>;
   startScore(sequences: Int32Array[]): Guarded<NativeScore>;
+  parameter(index: number): Guarded<NativeTensor>;
   createCache(): Guarded<number>;
   cloneCache(id: number): Guarded<number>;
   truncateCache(id: number, length: number): Guarded<unknown>;
@@ -104,6 +133,7 @@ export interface NativeModule {
   HEAPU8: Uint8Array;
   createSession(config: Flat, options: Flat): Guarded<NativeSession>;
   processLogits(scores: Float32Array, promptLength: number, ids: Int32Array, options: Flat): Guarded<Float32Array>;
+  runMechanism(operation: string, tensors: Record<string, NativeTensor>, options: Flat): Guarded<Record<string, NativeTensor>>;
 }
 
 /** One instance of the WebAssembly module, and whether it is still to be trusted. */
