@@ -21,7 +21,7 @@ const kSkipped = new Set([
 /**
  * A parsed config.json with nested objects spread over dotted keys (`rope_scaling.factor`). What no model reads is left
  * out: the sections of `kSkipped`, objects in arrays, arrays of arrays or of mixed kinds, empty arrays keep nothing but
- * their key.
+ * their key. `num_labels` is the number of `id2label`'s entries where it does not stand there itself.
  * @throws WasmformerError `invalid-file` for two keys that flatten to one, or nesting deeper than 8
  */
 export function flattenConfig(config: JsonObject): FlatConfig {
@@ -42,6 +42,8 @@ export function flattenConfig(config: JsonObject): FlatConfig {
     }
   };
   visit(config, '', 0);
+  const labels = own(config, 'id2label');
+  if (isObject(labels)) flat.num_labels ??= Object.keys(labels).length;
   return flat;
 }
 

@@ -1,4 +1,7 @@
+import type { FilePlatform } from '../platform/files.ts';
 import type { Checkpoint } from './checkpoint.ts';
+import { FileContext, type FileOptions } from './context.ts';
+import { openFolder, type Source } from './folder.ts';
 import { loadTensors as loadMatched, type Slab, type TensorMatch } from './load-tensors.ts';
 import { openTokenizer, type Tokenizer } from './tokenizer.ts';
 
@@ -9,10 +12,13 @@ export { type FlatConfig, type FlatValue, flattenConfig, mergeGenerationConfig }
 export { defaultEndpoint, type FileOptions, type NetworkOptions, type Progress } from './context.ts';
 export type { StreamDecoder } from './decoder.ts';
 export type { Source } from './folder.ts';
+export type { JsonObject } from './json.ts';
 export { matchTensors, type Parameter, type Slab, type TensorMatch } from './load-tensors.ts';
+export { readSentenceSettings, type SentenceSettings } from './sentence.ts';
 export type { ByteSource, ModelFolder } from './source.ts';
 export type { TensorEntry } from './tensors.ts';
-export type { DecodeOptions, SpecialTokens, Tokenizer } from './tokenizer.ts';
+export type { Encoding } from './pipeline.ts';
+export type { DecodeOptions, EncodeOptions, SpecialTokens, Tokenizer } from './tokenizer.ts';
 
 /** The tensors of a checkpoint, streamed; see load-tensors.ts. Progress is told to the checkpoint's listener. */
 export function loadTensors(
@@ -27,4 +33,20 @@ export function loadTensors(
 /** The checkpoint's tokenizer, or null where it has none. */
 export function loadTokenizer(checkpoint: Checkpoint, options: { signal?: AbortSignal } = {}): Promise<Tokenizer | null> {
   return openTokenizer(checkpoint.folder, checkpoint.format, checkpoint.config.model_type, options.signal ?? checkpoint.context.signal);
+}
+
+/** The tokenizer of a folder that may have no weights, or null. */
+export async function openTokenizerOf(
+  source: Source,
+  modelType: unknown,
+  options: FileOptions,
+  platform: FilePlatform,
+): Promise<Tokenizer | null> {
+  const context = new FileContext(platform, options);
+  const folder = await openFolder(context, source);
+  try {
+    return await openTokenizer(folder, 'safetensors', modelType, context.signal);
+  } finally {
+    await folder.close();
+  }
 }

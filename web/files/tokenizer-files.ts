@@ -12,7 +12,7 @@ export interface Description {
   file: string;
   json: JsonObject;
   /** For models that a tokenizer.json cannot express: instead of its `model`, and of its `normalizer` where it has none. */
-  native?: { vocab: (string | undefined)[]; normalize: Normalizer; subwords: Subwords };
+  native?: { vocab: (string | undefined)[]; normalize?: Normalizer; subwords: Subwords };
   /** Further special tokens, in the order of their ids. */
   special?: readonly unknown[];
   /** The token a stretch of text begins with whatever comes after, and how long it is. */
@@ -372,7 +372,8 @@ function sentencePiece(reader: Reader, file: string, model: SentencePieceModel, 
         );
       const description = native(file, model, tokens, (id) => (id === model.unknown ? 3 : id + 1));
       return {
-        ...description,
+        file,
+        native: { vocab: tokens, subwords: (description.native as NonNullable<Description['native']>).subwords },
         special: codes,
         json: {
           ...description.json,

@@ -33,7 +33,7 @@ export interface DecodeOptions {
 }
 
 export interface EncodeOptions {
-  /** A second text: what a question is asked of, a hypothesis. */
+  /** A second text: what a question is asked of, a hypothesis. An empty one is none, as in transformers. */
   pair?: string;
   /** Adds what the model expects around a text (BOS, say); true by default. */
   addSpecialTokens?: boolean;
@@ -56,6 +56,8 @@ export interface Tokenizer {
   readonly languages: string[];
   /** Tokens a text should have at most, specials included; null where the files do not say. */
   readonly maxLength: number | null;
+  /** What tokens inside a word begin with ("##"), where the model marks them so. */
+  readonly subwordPrefix: string | null;
   encode(text: string, options?: EncodeOptions): number[];
   /** Ids with the segment, the place in the text and the text of each. */
   encodeFully(text: string, options?: EncodeOptions): Encoding;
@@ -96,6 +98,7 @@ export interface TokenizerParts {
   destination?: string | null;
   target?: Tokenizer | null;
   maxLength?: number | null;
+  subwordPrefix?: string | null;
   /** The `decoder` of a tokenizer.json. */
   decoder: unknown;
   cleanUp: boolean;
@@ -140,6 +143,10 @@ export class VocabularyTokenizer implements Tokenizer {
     return this.#parts.maxLength ?? null;
   }
 
+  get subwordPrefix(): string | null {
+    return this.#parts.subwordPrefix ?? null;
+  }
+
   languageId(code: string): number | null {
     return this.#parts.languages?.get(code) ?? null;
   }
@@ -156,7 +163,7 @@ export class VocabularyTokenizer implements Tokenizer {
     }
     const around = this.#around(options);
     if (asTarget && this.target !== null) return this.target.encodeFully(text, { pair, addSpecialTokens });
-    return this.#parts.encode(pair === undefined ? [text] : [text, pair], addSpecialTokens, around);
+    return this.#parts.encode(pair ? [text, pair] : [text], addSpecialTokens, around);
   }
 
   /** What stands around a text in the languages of a call, where the model marks languages. */
@@ -470,6 +477,7 @@ function buildTokenizer(
     destination: tokenText(own(settings, 'tgt_lang')),
     target: description.target === undefined ? null : buildTokenizer(folder, description.target, settings, family),
     maxLength: typeof maxLength === 'number' && maxLength > 0 && maxLength < 1e6 ? maxLength : null,
+    subwordPrefix: isObject(model) && own(model, 'type') === 'WordPiece' ? (tokenText(own(model, 'continuing_subword_prefix')) ?? '##') : null,
   });
 }
 
