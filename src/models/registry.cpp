@@ -33,6 +33,7 @@ constexpr std::array kArchitectures{
 void expect_language_model(const Config& config) {
   for (const std::string& name : config.strings("architectures")) {
     const bool is_bare = name.ends_with("Model") && !name.ends_with("HeadModel");
+    if (name.ends_with("ForMaskedLM") && config.string("model_type") == "transformer") continue;  // of an encoder alone
     if (is_bare || name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel") || name.ends_with("ForConditionalGeneration")) continue;
     fail(Code::kUnsupported, "config.json",
          "architectures: expected a language model (...ForCausalLM, ...LMHeadModel, ...ForConditionalGeneration), got '", name, "'");

@@ -325,7 +325,9 @@ std::unique_ptr<Model> make_transformer(const Config& config) {
   }
   c.head = HeadKind::kNone;
   for (const std::string& name : config.strings("architectures")) {
-    if (name.ends_with("ForMaskedLM")) c.head = HeadKind::kMaskedLanguage;
+    if (!name.ends_with("ForMaskedLM")) continue;
+    if (c.decoder_layers != 0) config.reject("architectures", "no ...ForMaskedLM, where there is a decoder");
+    c.head = HeadKind::kMaskedLanguage;
   }
   return build_transformer(c);
 }

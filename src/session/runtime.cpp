@@ -13,7 +13,31 @@ namespace {
 constexpr size_t kSlabTokens = 64;                // positions by which the key/value pool grows
 constexpr size_t kLogitFloats = size_t{1} << 20;  // of logits computed at once
 
+const char* calls_for(HeadKind head) {
+  switch (head) {
+    case HeadKind::kLanguage:
+      return "generate";
+    case HeadKind::kMaskedLanguage:
+      return "fillMask and forward";
+    case HeadKind::kSequence:
+    case HeadKind::kToken:
+      return "classify and forward";
+    case HeadKind::kQuestion:
+      return "answer and forward";
+    case HeadKind::kNone:
+      break;
+  }
+  return "embed and forward";
+}
+
 }  // namespace
+
+void expect_next_token(const Model& model, std::string_view where) {
+  const ModelInfo& info = model.info();
+  if (!info.encoder_only) return;
+  fail(Code::kUnsupported, where, "model: expected one that predicts the next token, got ", info.architecture,
+       ", an encoder alone, which is for ", calls_for(info.head));
+}
 
 Runtime::Runtime(std::unique_ptr<Model> model_, size_t memory_limit_)
     : model(std::move(model_)),
@@ -35,15 +59,20 @@ size_t Runtime::workspace_bytes(size_t rows, size_t keys, size_t logit_rows) con
   size_t outputs = 0, scratch = 0;
   for (const Weight* weight : model->parameters().weights()) {
     if (weight->use() != Weight::Use::kMatrix) continue;
-    const bool is_head = weight->rows() == info.vocab_size;
+    const bool is_head = weight->rows() == info.vocab_size || weight->rows() == info.source_vocab_size;
     if (!is_head) outputs = checked_sum(outputs, weight->rows(), "workspace");
     scratch = std::max(scratch, kernels::matmul_scratch(DType::kF32, is_head ? logit_rows : rows, weight->cols(), weight->rows()));
   }
-  const size_t layers = std::max<size_t>(info.layers, 1);
+  const EncoderDecoder* translator = model->encoder_decoder();
+  const size_t layers = std::max<size_t>(info.layers + (translator ? translator->encoder_layers() : 0), 1);
   size_t floats = checked_product(rows, checked_sum(outputs / layers * 2, 8 * info.hidden_size, "workspace"), "workspace");
   floats = checked_sum(floats, checked_product(logit_rows, checked_sum(info.vocab_size, info.hidden_size, "workspace"), "workspace"),
                        "workspace");
   floats = checked_sum(floats, kernels::attention_scratch(model->cache_shape(), rows, keys), "workspace");
+  if (translator || info.encoder_only) {
+    // Keys and values that are in no cache.
+    floats = checked_sum(floats, checked_product(keys / kernels::kBlock + 1, pool.block_bytes() / sizeof(float), "workspace"), "workspace");
+  }
   floats = checked_sum(floats, scratch, "workspace");
   return checked_product(floats, sizeof(float), "workspace");
 }

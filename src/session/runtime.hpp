@@ -17,6 +17,9 @@ namespace wf {
 // Tokens of a sequence that go through the model at once: enough to be worth reading the weights, few enough to be interrupted.
 constexpr size_t kChunk = generate::Options::kChunk;
 
+// Throws kUnsupported, naming what the model can do, unless it predicts the next token.
+void expect_next_token(const Model& model, std::string_view where);
+
 struct Runtime {
   Runtime(std::unique_ptr<Model> model_, size_t memory_limit_);
 

@@ -1,30 +1,20 @@
 #include "session/score.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <span>
 
 #include "core/error.hpp"
 #include "core/shape.hpp"
+#include "session/probabilities.hpp"
 
 namespace wf {
-
-namespace {
-
-float log_probability(const float* logits, size_t V, int32_t token) {
-  const float highest = *std::max_element(logits, logits + V);
-  double sum = 0;
-  for (size_t v = 0; v < V; ++v) sum += std::exp(logits[v] - highest);
-  return logits[token] - highest - static_cast<float>(std::log(sum));
-}
-
-}  // namespace
 
 Score::Score(std::shared_ptr<Runtime> runtime, std::vector<std::vector<int32_t>> sequences)
     : runtime_(std::move(runtime)), sequences_(std::move(sequences)) {
   const ModelInfo& info = runtime_->model->info();
+  expect_next_token(*runtime_->model, "score");
   if (runtime_->model->encoder_decoder() != nullptr) fail(Code::kUnsupported, "score", "a model with an encoder");
   size_t longest = 0;
   for (size_t s = 0; s < sequences_.size(); ++s) {
@@ -66,7 +56,8 @@ bool Score::advance() {
     runtime.for_logits(ctx, states, [&](size_t first, const Tensor& logits) {
       for (size_t r = 0; r < logits.rows; ++r) {
         const size_t next = begin + first + r + 1;
-        result[next] = log_probability(logits.row(r), logits.cols, ids[next]);
+        const float* row = logits.row(r);
+        result[next] = LogSum(row, logits.cols).log_probability(row[ids[next]]);
       }
     });
     cache_->advance(count);
