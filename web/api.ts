@@ -1,5 +1,5 @@
 import { WasmformerError } from './errors.ts';
-import { createInspect, createLoad } from './load.ts';
+import { createCreate, createInspect, createLoad } from './load.ts';
 import { createOps } from './ops.ts';
 import { checkOptions } from './options.ts';
 import type { Platform } from './platform/platform.ts';
@@ -18,5 +18,5 @@ export function createApi(platform: Platform) {
       return service.call('clearFiles', [id, checkOptions('cache', options, ['cacheDir']).cacheDir]);
     },
   };
-  return { load: createLoad(platform), inspect: createInspect(platform), ops: createOps(service), cache };
+  return { load: createLoad(platform), create: createCreate(platform), inspect: createInspect(platform), ops: createOps(service), cache };
 }

@@ -1,7 +1,7 @@
 import { createApi } from './api.ts';
 import type { Model } from './model.ts';
 import { compile, portable, spawn } from './platform/browser.ts';
-import type { Files, Inspection, LoadOptions, Ops, Source } from './types.ts';
+import type { CreateOptions, Files, Inspection, LoadOptions, Ops, Source } from './types.ts';
 
 export * from './public.ts';
 
@@ -15,6 +15,13 @@ const api = createApi({ compile, spawn, portable, inProcess: async () => (await 
  * or with the signal's reason.
  */
 export const load: (source: Source | ArrayLike<File>, options?: LoadOptions) => Promise<Model> = api.load;
+
+/**
+ * Makes a model that has learned nothing yet, from what would stand in its config.json: `{ model_type: 'transformer', vocab_size }` is
+ * the base model of "Attention Is All You Need". Weights are drawn as each family's authors have it (docs/api.md). Rejects with
+ * `invalid-argument` or `unsupported` naming the field that will not do, or with `out-of-memory` and the bytes.
+ */
+export const create: (config: Readonly<Record<string, unknown>>, options?: CreateOptions) => Promise<Model> = api.create;
 
 /** What `load` would load, and the memory it would take in each dtype; no weights are downloaded or read. */
 export const inspect: (source: Source | ArrayLike<File>, options?: LoadOptions) => Promise<Inspection> = api.inspect;

@@ -3,9 +3,9 @@ import type { LoadedModel } from './engine/messages.ts';
 import { untilAborted } from './engine/queue.ts';
 import { WasmformerError } from './errors.ts';
 import { Model } from './model.ts';
-import { checkLoadOptions, reading } from './options.ts';
+import { checkCreateOptions, checkLoadOptions, reading } from './options.ts';
 import type { Platform } from './platform/platform.ts';
-import type { Inspection, LoadOptions, Source } from './types.ts';
+import type { CreateOptions, Inspection, LoadOptions, Source } from './types.ts';
 
 /** How long an abandoned load may take to tidy up (locks, files) before its worker is ended, in milliseconds. */
 const patience = 2000;
@@ -28,7 +28,18 @@ export function compiled(platform: Platform, url: string | URL | undefined): Pro
 /** Makes `load` for a platform. */
 export function createLoad(platform: Platform) {
   return async function load(source: Source | ArrayLike<File>, options?: LoadOptions): Promise<Model> {
-    const { client, value } = await run<LoadedModel>(platform, 'load', source, options);
+    const checked = checkLoadOptions(options);
+    const { client, value } = await run<LoadedModel>(platform, 'load', checkSource(platform, source), checked);
+    return new Model(client, value);
+  };
+}
+
+/** Makes `create` for a platform. */
+export function createCreate(platform: Platform) {
+  return async function create(config: Readonly<Record<string, unknown>>, options?: CreateOptions): Promise<Model> {
+    const { tokenizer, ...rest } = checkCreateOptions(options);
+    const settings = { ...rest, ...(tokenizer === undefined ? {} : { tokenizer: checkSource(platform, tokenizer) }) };
+    const { client, value } = await run<LoadedModel>(platform, 'create', checkConfig(config), settings);
     return new Model(client, value);
   };
 }
@@ -36,21 +47,16 @@ export function createLoad(platform: Platform) {
 /** Makes `inspect` for a platform. */
 export function createInspect(platform: Platform) {
   return async function inspect(source: Source | ArrayLike<File>, options?: LoadOptions): Promise<Inspection> {
-    const { client, value } = await run<Inspection>(platform, 'inspect', source, options);
+    const checked = checkLoadOptions(options);
+    const { client, value } = await run<Inspection>(platform, 'inspect', checkSource(platform, source), checked);
     await client.dispose();
     return value;
   };
 }
 
-/** Starts an engine and calls a method of it with the source; nothing is left behind if that fails. */
-async function run<T>(
-  platform: Platform,
-  method: string,
-  source: Source | ArrayLike<File>,
-  options: LoadOptions | undefined,
-): Promise<{ client: Client; value: T }> {
-  const { onProgress, signal, worker = true, wasmUrl, workerUrl, threads: _, deterministic: __, ...files } = checkLoadOptions(options);
-  const from = checkSource(platform, source);
+/** Starts an engine and calls a method of it with what the model is made from; nothing is left behind if that fails. */
+async function run<T>(platform: Platform, method: string, from: unknown, options: LoadOptions): Promise<{ client: Client; value: T }> {
+  const { onProgress, signal, worker = true, wasmUrl, workerUrl, threads: _, deterministic: __, ...files } = options;
   signal?.throwIfAborted();
   const module = await untilAborted(compiled(platform, wasmUrl), signal);
   const port = worker ? platform.spawn(workerUrl) : await platform.inProcess();
@@ -86,4 +92,13 @@ function checkSource(platform: Platform, source: unknown): unknown {
     'invalid-argument',
     `[load] source: expected a Hub id, URL, folder, files or bytes, got ${source === null ? 'null' : typeof source}`,
   );
+}
+
+/** A configuration as config.json would have it, as a copy. */
+function checkConfig(config: unknown): unknown {
+  return reading('create', () => {
+    const copy: unknown = JSON.parse(JSON.stringify(config) ?? 'null');
+    if (typeof (copy as { model_type?: unknown } | null)?.model_type === 'string') return copy;
+    throw new WasmformerError('invalid-argument', '[create] config: expected an object with model_type, as in a config.json');
+  });
 }

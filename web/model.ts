@@ -1,6 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 import type { Client } from './engine/client.ts';
 import type { ChatSettings, GenerateInput, LoadedModel } from './engine/messages.ts';
+import type { NativeParameter } from './engine/native.ts';
 import { GenerationStream } from './engine/stream.ts';
 import { WasmformerError } from './errors.ts';
 import {
@@ -8,16 +9,34 @@ import {
   checkCacheLength,
   checkForward,
   checkIds,
+  checkLens,
   checkMessages,
   checkOptions,
   checkPrompts,
+  nearestOf,
   reading,
   resolveGeneration,
 } from './options.ts';
 import type {
+  Answer,
+  AnswerOptions,
+  ClassifyInput,
+  ClassifyOptions,
+  EmbedOptions,
+  FilledMask,
+  FillMaskOptions,
+  Label,
+  SummarizeOptions,
+  Summary,
+  TranslateOptions,
+  Translation,
+} from './task-types.ts';
+import { type CheckedTask, checkRewrite, checkTask } from './tasks.ts';
+import type {
   Cache,
   ChatMessage,
   ChatOptions,
+  Dtype,
   ForwardInput,
   ForwardOptions,
   ForwardResult,
@@ -25,11 +44,14 @@ import type {
   GenerateResult,
   GradientBatch,
   Gradients,
+  LensTop,
   Memory,
   ModelInfo,
+  ParameterInfo,
   Piece,
   Prompt,
   Score,
+  Tensor,
   TokenizerInfo,
 } from './types.ts';
 
@@ -161,6 +183,53 @@ export class Model {
     return this.#client.call('forward', [request], { signal });
   }
 
+  /**
+   * What the model would say if it ended after each layer: its head applied to each hidden state (`ForwardResult.logitLens`).
+   * One list a sequence, in it one a hidden state, the embedding first: logits (T, V), or with `topK` the k likeliest tokens.
+   * @throws WasmformerError `unsupported` for a model that predicts no tokens
+   */
+  logitLens(input: ForwardInput, options: { topK: number; signal?: AbortSignal }): Promise<LensTop[][]>;
+  logitLens(input: ForwardInput, options?: { topK?: undefined; signal?: AbortSignal }): Promise<Tensor[][]>;
+  async logitLens(input: ForwardInput, options?: { topK?: number; signal?: AbortSignal }): Promise<Tensor[][] | LensTop[][]> {
+    const { signal, ...request } = reading('logitLens', () => checkLens(input, options));
+    const results = await this.#client.call<ForwardResult[]>('forward', [request], { signal });
+    return results.map(({ logitLens }) => logitLens) as Tensor[][] | LensTop[][];
+  }
+
+  /**
+   * What each token stands for, as text: what it adds in the middle of a text, its space included; the name of a special token;
+   * `<0xE4>` for bytes that are no whole character. `target: true` for tokens of the decoder, where it has a vocabulary of its own.
+   */
+  async tokenStrings(ids: ArrayLike<number>, options?: { target?: boolean }): Promise<string[]> {
+    const { target = false } = checkOptions('tokenStrings', options, ['target']);
+    return this.#client.call('tokenStrings', [reading('tokenStrings', () => checkIds('tokenStrings', ids)), target]);
+  }
+
+  /** Every weight of the model: its published name and shape, and how it is kept. */
+  async parameters(): Promise<ParameterInfo[]> {
+    return (await this.#parameters()).map(({ name, shape, dtype }) => ({ name, shape, dtype: dtype.toLowerCase() as Dtype }));
+  }
+
+  #parameters(): Promise<NativeParameter[]> {
+    return this.#client.call('parameters', []);
+  }
+
+  /**
+   * A weight by its published name, with or without the base model's prefix: a copy, as published, in float32.
+   * @throws WasmformerError `invalid-argument` naming the nearest name there is; `out-of-memory` with the bytes
+   */
+  async parameter(name: string): Promise<Tensor> {
+    const all = await this.#parameters();
+    const index = all.findIndex(({ name: own, prefix = '', alias }) => [own, alias, prefix + own].includes(name) || prefix + name === own);
+    if (index >= 0) return this.#client.call('parameter', [index]);
+    const nearest = nearestOf(
+      String(name),
+      all.map((parameter) => parameter.name),
+    );
+    const hint = nearest === undefined ? '' : `: the nearest is '${nearest}'`;
+    throw new WasmformerError('invalid-argument', `[parameter] name: expected one of parameters(), got '${name}'${hint}`);
+  }
+
   /** Each token's log-probability given those before it, and the perplexity, from one parallel pass. */
   score(text: Prompt, options?: { addSpecialTokens?: boolean; signal?: AbortSignal }): Promise<Score>;
   score(texts: readonly Prompt[], options?: { addSpecialTokens?: boolean; signal?: AbortSignal }): Promise<Score[]>;
@@ -178,6 +247,64 @@ export class Model {
   async gradients(batch: GradientBatch, options?: { signal?: AbortSignal }): Promise<Gradients> {
     const { signal } = checkOptions('gradients', options, ['signal']);
     return this.#client.call('gradients', [reading('gradients', () => checkBatch(batch))], { signal });
+  }
+
+  /**
+   * Translates a text, or each of several: sentence by sentence, with lines, blank lines and the white space between sentences kept.
+   * @throws WasmformerError `unsupported` for a model that is not an encoder-decoder; `invalid-argument` for a language that it does
+   * not know, or a sentence that is longer than it was made for and may not be split or cut
+   */
+  translate(text: string, options?: TranslateOptions): Promise<Translation>;
+  translate(texts: readonly string[], options?: TranslateOptions): Promise<Translation[]>;
+  async translate(text: string | readonly string[], options?: TranslateOptions): Promise<Translation | Translation[]> {
+    return this.#task('translate', checkRewrite('translate', text, options, this.config, this.generationConfig));
+  }
+
+  /**
+   * Summarises a text, or each of several, with the model's own settings for that (`task_specific_params` of config.json).
+   * @throws WasmformerError `invalid-argument` for a text longer than the model was made for, without `window` or `truncation`
+   */
+  summarize(text: string, options?: SummarizeOptions): Promise<Summary>;
+  summarize(texts: readonly string[], options?: SummarizeOptions): Promise<Summary[]>;
+  async summarize(text: string | readonly string[], options?: SummarizeOptions): Promise<Summary | Summary[]> {
+    return this.#task('summarize', checkRewrite('summarize', text, options, this.config, this.generationConfig));
+  }
+
+  /** A vector for a text, or for each of several, as sentence-transformers computes it. A text without any token gives zeros. */
+  embed(text: string, options?: EmbedOptions): Promise<Float32Array>;
+  embed(texts: readonly string[], options?: EmbedOptions): Promise<Float32Array[]>;
+  async embed(text: string | readonly string[], options?: EmbedOptions): Promise<Float32Array | Float32Array[]> {
+    return this.#task('embed', checkTask('embed', text, options));
+  }
+
+  /**
+   * The likeliest tokens in place of a mask (`tokenizer.maskToken`), as Hugging Face's pipeline: the best first, of a text with
+   * several masks a list for each. A text without one is `invalid-argument`.
+   */
+  fillMask(text: string, options?: FillMaskOptions): Promise<FilledMask[] | FilledMask[][]>;
+  fillMask(texts: readonly string[], options?: FillMaskOptions): Promise<(FilledMask[] | FilledMask[][])[]>;
+  async fillMask(text: string | readonly string[], options?: FillMaskOptions): Promise<any> {
+    return this.#task('fillMask', checkTask('fillMask', text, options));
+  }
+
+  /** Labels of a text with their scores, the likeliest first, or of its tokens, in order: whichever the model has a head for. */
+  classify(text: ClassifyInput, options?: ClassifyOptions): Promise<Label[]>;
+  classify(texts: readonly ClassifyInput[], options?: ClassifyOptions): Promise<Label[][]>;
+  async classify(text: ClassifyInput | readonly ClassifyInput[], options?: ClassifyOptions): Promise<Label[] | Label[][]> {
+    return this.#task('classify', checkTask('classify', text, options));
+  }
+
+  /** The stretch of a context that answers a question; with `topK` > 1 the likeliest stretches. */
+  answer(question: string, context: string, options?: AnswerOptions & { topK?: 1 }): Promise<Answer>;
+  answer(question: string, context: string, options: AnswerOptions): Promise<Answer | Answer[]>;
+  async answer(question: string, context: string, options?: AnswerOptions): Promise<Answer | Answer[]> {
+    const found = await this.#task('answer', checkTask('answer', { question, context }, options));
+    return (options?.topK ?? 1) > 1 ? found : found[0];
+  }
+
+  async #task(name: string, { items, many, request, signal, onSentence }: CheckedTask): Promise<any> {
+    const found = await this.#client.call<unknown[]>('task', [name, items, request], { signal, onEvent: onSentence });
+    return many ? found : found[0];
   }
 
   /** An empty cache of keys and values, to pass to `generate` and `chat`. */

@@ -13,43 +13,46 @@ import type {
 } from './types.ts';
 
 /** Tells whether a value will do, and in words what will. */
-interface Kind {
+export interface Kind {
   expected: string;
   test(value: any): boolean;
 }
 
-const kind = (expected: string, test: (value: any) => boolean): Kind => ({ expected, test });
+export const kind = (expected: string, test: (value: any) => boolean): Kind => ({ expected, test });
 const number = (expected: string, test: (value: number) => boolean) => kind(expected, (value) => typeof value === 'number' && test(value));
 const integerFrom = (least: number, most = 2 ** 31 - 1) =>
   number(`an integer from ${least} to ${most}`, (value) => Number.isInteger(value) && value >= least && value <= most);
 const isId = (value: unknown) => Number.isInteger(value) && (value as number) >= 0 && (value as number) < 2 ** 31;
 
-const boolean = kind('true or false', (value) => typeof value === 'boolean');
-const string = kind('a string', (value) => typeof value === 'string');
+export const boolean = kind('true or false', (value) => typeof value === 'boolean');
+export const string = kind('a string', (value) => typeof value === 'string');
 const finite = number('a finite number', Number.isFinite);
 const bias = number('a finite number or -Infinity', (value) => value < Infinity);
 const positive = number('a number > 0', (value) => value > 0 && value < Infinity);
-const positiveInteger = integerFrom(1);
-const count = integerFrom(0);
+export const positiveInteger = integerFrom(1);
+export const count = integerFrom(0);
 const several = integerFrom(1, 65536);
 const fraction = number('a number from 0 to 1', (value) => value >= 0 && value <= 1);
 const positiveFraction = number('a number > 0 and <= 1', (value) => value > 0 && value <= 1);
 const id = kind('a token id', isId);
 /** Whether a value is an array and all its entries pass; unlike `every` this looks at holes too, as undefined. */
-const isArrayOf = (value: unknown, test: (item: any) => boolean) => Array.isArray(value) && Array.from(value).every((item) => test(item));
+export const isArrayOf = (value: unknown, test: (item: any) => boolean) =>
+  Array.isArray(value) && Array.from(value).every((item) => test(item));
 const ids = kind('an array of token ids', (value) => isArrayOf(value, isId));
 /** Lists of ids, none of them empty. */
-const idLists = kind('an array of non-empty arrays of token ids', (value) =>
-  isArrayOf(value, (item) => ids.test(item) && item.length > 0),
-);
+const idLists = kind('an array of non-empty arrays of token ids', (value) => isArrayOf(value, (item) => ids.test(item) && item.length > 0));
 const idOrIds = kind('a token id or an array of them', (value) => isId(value) || ids.test(value));
-const callback = kind('a function', (value) => typeof value === 'function');
-const signal = kind('an AbortSignal', (value) => typeof value?.addEventListener === 'function' && typeof value.aborted === 'boolean');
+export const callback = kind('a function', (value) => typeof value === 'function');
+export const signal = kind(
+  'an AbortSignal',
+  (value) => typeof value?.addEventListener === 'function' && typeof value.aborted === 'boolean',
+);
 const address = kind('a URL', (value) => typeof value === 'string' || value instanceof URL);
 const array = kind('an array', Array.isArray);
-const object = kind('an object', (value) => typeof value === 'object' && value !== null && !Array.isArray(value));
+export const object = kind('an object', (value) => typeof value === 'object' && value !== null && !Array.isArray(value));
 const anything = kind('anything', () => true);
-const oneOf = (...values: unknown[]) => kind(values.map((value) => JSON.stringify(value)).join(', '), (value) => values.includes(value));
+export const oneOf = (...values: unknown[]) =>
+  kind(values.map((value) => JSON.stringify(value)).join(', '), (value) => values.includes(value));
 
 /** What a generation option is: checked and passed on, or known and not built unless it has a value that asks for nothing. */
 interface GenerationOption {
@@ -147,8 +150,7 @@ const generationOptions: Record<string, GenerationOption> = {
 
 /** Of those that are not built, the ones that would change what a published configuration generates. */
 const changesMode = (
-  'numBeamGroups penaltyAlpha dolaLayers constraints forceWordsIds watermarkingConfig guidanceScale ' +
-  'tokenHealing promptLookupNumTokens'
+  'numBeamGroups penaltyAlpha dolaLayers constraints forceWordsIds watermarkingConfig guidanceScale ' + 'tokenHealing promptLookupNumTokens'
 ).split(' ');
 
 const selection = kind('true, false or { layers, heads }', (value) => typeof value === 'boolean' || object.test(value));
@@ -208,7 +210,7 @@ function biases(value: object): [number, unknown][] {
   return (value instanceof Map ? [...value] : Object.entries(value)).map(([key, bias]) => [Number(key), bias]);
 }
 
-function fail(where: string, what: string, expected: string, got: unknown): never {
+export function fail(where: string, what: string, expected: string, got: unknown): never {
   throw new WasmformerError('invalid-argument', `[${where}] ${what}: expected ${expected}, got ${show(got)}`);
 }
 
@@ -283,7 +285,7 @@ function entriesOf(where: string, options: unknown): [string, any][] {
   return Object.entries(options).filter(([, value]) => value !== undefined);
 }
 
-function checked(where: string, options: unknown, kinds: Record<string, Kind>): Record<string, any> {
+export function checked(where: string, options: unknown, kinds: Record<string, Kind>): Record<string, any> {
   const result: Record<string, any> = {};
   for (const [name, value] of entriesOf(where, options)) {
     if (!Object.hasOwn(kinds, name)) unknownOption(where, name, Object.keys(kinds));
@@ -401,16 +403,17 @@ export interface GenerateRequest {
 
 /**
  * Resolves `generate`'s options. The order of precedence is Hugging Face's: the caller, the model's
- * `generation_config.json` (snake_case keys), the defaults.
+ * `generation_config.json` (snake_case keys), the defaults. `more`: what else the call takes, to be checked only.
  */
 export function resolveGeneration(
   where: string,
   options: GenerateOptions | ChatOptions | undefined,
   modelConfig: Record<string, unknown>,
+  more: Record<string, Kind> = {},
 ): GenerateRequest {
   const own: Record<string, any> = {};
   const extra: Record<string, any> = {};
-  const extraKinds = where === 'chat' ? { ...callOptions, ...chatOnlyOptions } : callOptions;
+  const extraKinds: Record<string, Kind> = { ...callOptions, ...(where === 'chat' ? chatOnlyOptions : more) };
   for (const [name, value] of entriesOf(where, options)) {
     if (Object.hasOwn(extraKinds, name)) {
       if (!extraKinds[name].test(value)) fail(where, name, extraKinds[name].expected, value);
@@ -627,7 +630,11 @@ export type CheckedForward = ForwardRequest & { signal?: AbortSignal };
 /** Checks `forward`'s arguments. */
 export function checkForward(input: ForwardInput, options: ForwardOptions | undefined): CheckedForward {
   const where = 'forward';
-  const { logitLens, signal: ends, ...looks } = checked(where, options, {
+  const {
+    logitLens,
+    signal: ends,
+    ...looks
+  } = checked(where, options, {
     ...lookOptions,
     logitLens: kind('true, false or { topK }', (value) => typeof value === 'boolean' || object.test(value)),
     signal,

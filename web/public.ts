@@ -4,4 +4,5 @@ export type { GenerationStream } from './engine/stream.ts';
 export { type ErrorCode, errorCodes, WasmformerError } from './errors.ts';
 export type { Model } from './model.ts';
 export { plotAttention } from './plot.ts';
+export type * from './task-types.ts';
 export type * from './types.ts';

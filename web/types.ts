@@ -2,6 +2,7 @@
 import type { ErrorCode } from './errors.ts';
 import type { Progress } from './files/context.ts';
 import type { Source } from './files/folder.ts';
+import type { EmbeddingInfo } from './task-types.ts';
 
 export type { Progress, Source };
 
@@ -409,6 +410,12 @@ export interface TokenizerInfo {
     all: number[];
   };
   hasChatTemplate: boolean;
+  /** What stands for a word that `fillMask` is to guess; null where there is none. */
+  maskToken: string | null;
+  /** The codes of languages that texts are marked with, for `translate`. */
+  languages: string[];
+  /** Tokens a text should have at most, special ones included; null where the files do not say. */
+  maxLength: number | null;
 }
 
 /** What was loaded and how it runs. */
@@ -439,6 +446,10 @@ export interface ModelInfo {
   /** Every token sees the whole text: nothing is generated. */
   encoderOnly: boolean;
   head: HeadKind;
+  /** What it is made for, by the names of methods: `generate`, `translate`, `summarize`, `embed`, `fillMask`, `classify`, `answer`. */
+  tasks: string[];
+  /** Of models that embed: how. */
+  embedding?: EmbeddingInfo;
   /** Bytes: the weights, the working memory, and the cache of one token. */
   memory: { weights: number; workspace: number; cachePerToken: number };
   simd: { level: string; reason: string };

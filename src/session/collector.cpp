@@ -44,12 +44,6 @@ const char* name_of(Part part) {
 
 }  // namespace
 
-Array zeros(std::vector<size_t> shape) {
-  size_t size = 1;
-  for (const size_t extent : shape) size = checked_product(size, extent, "forward");
-  return {std::move(shape), std::vector<float>(size, 0.0f)};
-}
-
 Collector::Axis Collector::rows_of(Site site) const {
   const Unpadded* text = is_of_source(site) ? rows_.source : rows_.text;
   return {text, &text->places, true};

@@ -59,7 +59,4 @@ class Collector final : public Observer {
   PassRows rows_;
 };
 
-// (shape) zeros.
-Array zeros(std::vector<size_t> shape);
-
 }  // namespace wf

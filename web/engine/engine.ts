@@ -11,12 +11,15 @@ import {
   mergeGenerationConfig,
   openCheckpoint,
   openTokenizerOf,
+  readSentenceSettings,
+  type SentenceSettings,
   type Source,
   type TensorEntry,
   type Tokenizer,
 } from '../files/index.ts';
 import type { CheckedPrompt, ForwardRequest, GenerateRequest } from '../options.ts';
 import type { FilePlatform } from '../platform/files.ts';
+import type { Pooling } from '../task-types.ts';
 import type {
   ChatMessage,
   Dtype,
@@ -36,6 +39,7 @@ import type { Call, Methods } from './host.ts';
 import type { ChatSettings, GenerateInput, LoadedModel } from './messages.ts';
 import { type Guarded, Native, type NativeInfo, type NativeParameter, type NativeSession, type NativeTensor, type Plan } from './native.ts';
 import { Queue } from './queue.ts';
+import { runTask, type TaskHost, tasksOf } from './tasks.ts';
 
 /** What differs between a page, a browser's worker and Node. */
 export interface EnginePlatform {
@@ -68,6 +72,9 @@ const longestTask = 12;
 /** Weights drawn at once, so that other tasks have their turn. */
 const longestDraw = 2 ** 16;
 
+/** Who lets a computation begin. */
+type Turns = Pick<Queue, 'run'>;
+
 type Matches = ReturnType<typeof matchTensors>['matches'];
 
 /** What a model is made from, as it is described afterwards. */
@@ -77,6 +84,7 @@ type Described = Pick<Checkpoint, 'name' | 'config' | 'generationConfig' | 'warn
 interface Parts {
   match(parameters: readonly NativeParameter[]): ReturnType<typeof matchTensors>;
   tokenizer(): Promise<Tokenizer | null>;
+  sentence?(likely: boolean): Promise<SentenceSettings | null>;
   /** Fills the weights, a few rows a step. */
   fill(session: NativeSession, matches: Matches): AsyncIterable<unknown>;
 }
@@ -88,6 +96,9 @@ interface Model {
   tokenizer: Tokenizer | null;
   /** Why there is no tokenizer, where the folder has one that cannot be read. */
   tokenizerError: unknown;
+  sentence: SentenceSettings | null;
+  /** Segments that it tells apart. */
+  tokenTypes: number;
   loaded: LoadedModel;
 }
 
@@ -118,6 +129,7 @@ export class Engine {
       'generate',
       'forward',
       'score',
+      'task',
       'gradients',
       'memory',
       'parameters',
@@ -149,6 +161,7 @@ export class Engine {
       this.#model = await this.#build('load', checkpoint, native, options, signal, {
         match: (parameters) => matchTensors(parameters, checkpoint.tensors),
         tokenizer: () => loadTokenizer(checkpoint, { signal }),
+        sentence: (likely) => readSentenceSettings(checkpoint.folder, likely, signal),
         async *fill(session, matches) {
           for await (const { index, rowBegin, rowCount, bytes } of loadTensors(checkpoint, matches, { signal })) {
             signal.throwIfAborted();
@@ -175,7 +188,8 @@ export class Engine {
         dtypes: parameters.map(() => 'F32'),
         unused: [],
       }),
-      tokenizer: async () => (tokenizer === undefined ? null : openTokenizerOf(tokenizer, config.model_type, { signal }, this.#platform.files)),
+      tokenizer: async () =>
+        tokenizer === undefined ? null : openTokenizerOf(tokenizer, config.model_type, { signal }, this.#platform.files),
       async *fill(session, matches) {
         for (const { index, parameter } of matches) {
           const [rows, width = 1] = parameter.shape;
@@ -222,7 +236,14 @@ export class Engine {
     }
   }
 
-  async #build(where: string, from: Described, native: Native, options: EngineLoadOptions, signal: AbortSignal, parts: Parts): Promise<Model> {
+  async #build(
+    where: string,
+    from: Described,
+    native: Native,
+    options: EngineLoadOptions,
+    signal: AbortSignal,
+    parts: Parts,
+  ): Promise<Model> {
     const config = flattenConfig(from.config);
     const session = native.call((module) => module.createSession(config, sessionOptions(options.dtype, options.trainable)));
     try {
@@ -240,6 +261,8 @@ export class Engine {
         if (!(reason instanceof WasmformerError && reason.code === 'unsupported')) throw reason;
         tokenizerError = reason;
       }
+      const { encoderOnly } = native.call(() => session.info());
+      const sentence = (tokenizer && (await parts.sentence?.(encoderOnly))) ?? null;
 
       native.call(() => session.allocate());
       let turned = performance.now();
@@ -257,12 +280,14 @@ export class Engine {
         vocabSize: info.sourceVocabSize,
         tokenizer,
         tokenizerError,
+        sentence,
+        tokenTypes: info.tokenTypes,
         loaded: {
           // Copies with ordinary prototypes, in process too.
           config: structuredClone(from.config),
           generationConfig: structuredClone(from.generationConfig),
           tokenizer: tokenizer && describeTokenizer(tokenizer),
-          info: describeModel(from, info, plan, matches, options.dtype, unused),
+          info: { ...describeModel(from, info, plan, matches, options.dtype, unused), ...describeTasks(info, tokenizer, sentence) },
         },
       };
     } catch (reason) {
@@ -294,7 +319,12 @@ export class Engine {
   }
 
   /** Continues prompts, or one conversation; emits the pieces of each step. */
-  async generate(input: GenerateInput, request: GenerateRequest, { signal, emit }: Call): Promise<GenerateResult[]> {
+  async generate(
+    input: GenerateInput,
+    request: GenerateRequest,
+    { signal, emit }: Call,
+    queue: Turns = this.#queue,
+  ): Promise<GenerateResult[]> {
     const where = input.chat ? 'chat' : 'generate';
     const { native, model } = this.#loaded();
     if (input.chat) {
@@ -325,7 +355,7 @@ export class Engine {
       );
     let results: GenerateResult[];
     try {
-      results = await this.#queue.run(run, signal);
+      results = await queue.run(run, signal);
     } catch (reason) {
       if (!signal.aborted || reason !== signal.reason) throw reason;
       // Aborted before its turn came: this computes nothing.
@@ -340,7 +370,43 @@ export class Engine {
       }
       if (own.length > 0) result.notes = own;
     }
+    if (request.looks) {
+      const starts = [decoderStartTokenId ?? request.bosTokenId ?? []].flat() as number[];
+      for (const [i, result] of results.entries()) {
+        const p = Math.floor(i / request.numReturnSequences);
+        const start = starts[starts.length === 1 ? 0 : p];
+        const begun = encoderDecoder && contexts[p][0] !== start ? [start] : [];
+        await this.#lookAt(
+          result,
+          prompts[p],
+          Int32Array.from([...begun, ...Array.from(contexts[p]), ...result.tokenIds]),
+          request,
+          signal,
+          queue,
+        );
+      }
+    }
     return results;
+  }
+
+  /** One pass over a generated sequence, `ids`, of which the result shows what was asked for. */
+  async #lookAt(
+    result: GenerateResult,
+    prompt: Int32Array,
+    ids: Int32Array,
+    { looks }: GenerateRequest,
+    signal: AbortSignal,
+    queue: Turns,
+  ): Promise<void> {
+    const { contextLength, contextIsWall, encoderDecoder } = this.#loaded().model.loaded.info;
+    // The last token may be one for which there is no position.
+    if (contextIsWall) ids = ids.slice(0, contextLength);
+    const input = encoderDecoder ? { inputIds: [prompt], decoderInputIds: [ids] } : { inputIds: [ids] };
+    try {
+      Object.assign(result, (await this.forward({ input, request: { ...looks, logits: false } }, { signal }, queue))[0]);
+    } catch (reason) {
+      if (!signal.aborted) throw reason;
+    }
   }
 
   #promptIds(where: string, prompt: CheckedPrompt, request: GenerateRequest, notes: string[]): Int32Array {
@@ -406,10 +472,14 @@ export class Engine {
   }
 
   /** One forward pass over each sequence. */
-  async forward({ input, request }: ForwardRequest, { signal }: Pick<Call, 'signal'>): Promise<ForwardResult[]> {
+  async forward(
+    { input, request }: ForwardRequest,
+    { signal }: Pick<Call, 'signal'>,
+    queue: Turns = this.#queue,
+  ): Promise<ForwardResult[]> {
     const { native, model } = this.#loaded();
     for (const ids of input.inputIds) this.#checkVocabulary('forward', ids);
-    const results = await this.#queue.run(
+    const results = await queue.run(
       () =>
         this.#advance(
           signal,
@@ -489,6 +559,29 @@ export class Engine {
       for (let t = 1; t < logprobs.length; ++t) sum += logprobs[t];
       return { tokenIds: Array.from(sequences[i]), logprobs: Array.from(logprobs), perplexity: Math.exp(-sum / (logprobs.length - 1)) };
     });
+  }
+
+  /** `translate` and the like, of each of some texts, as one turn in the queue. */
+  task(name: string, items: unknown[], request: Record<string, unknown>, { signal, emit }: Call): Promise<unknown[]> {
+    const { model } = this.#loaded();
+    const { info, config } = model.loaded;
+    const atOnce: Turns = { run: (work) => work() };
+    const host: TaskHost = {
+      info,
+      config,
+      tokenizer: this.#tokenizer(name),
+      sentence: model.sentence,
+      tokenTypes: model.tokenTypes,
+      strings: (ids, target) => this.#strings(ids, target),
+      forward: (input, request) => this.forward({ input, request }, { signal }, atOnce),
+      generate: async (prompts, request) => {
+        const results = await this.generate({ prompts: prompts.map((ids) => ({ ids })) }, request, { signal, emit: () => {} }, atOnce);
+        signal.throwIfAborted();
+        return results;
+      },
+      emit,
+    };
+    return this.#queue.run(() => runTask(name, host, items, request), signal);
   }
 
   /** Runs something that advances in steps, turning the event loop between them. */
@@ -660,6 +753,7 @@ function describeModel(
     memory: { ...plan },
     simd: { level: info.simd, reason: 'the only level that is built' },
     threads: { count: 1, reason: 'one thread is what is built' },
+    tasks: tasksOf(info, false),
     unusedTensors,
     warnings: checkpoint.warnings.map(({ code, message }) => ({ code, message })),
   };
@@ -698,7 +792,27 @@ function bytesNeeded({ weights, workspace, cachePerToken }: Plan): number {
   return weights + workspace + cachePerToken * leastContext + overhead;
 }
 
+/** What a model can do beyond generating and looking, and how it embeds. */
+function describeTasks(
+  info: NativeInfo,
+  tokenizer: Tokenizer | null,
+  sentence: SentenceSettings | null,
+): Pick<ModelInfo, 'tasks' | 'embedding'> {
+  const tasks = tasksOf(info, sentence !== null);
+  if (!tasks.includes('embed')) return { tasks };
+  const { pooling, normalize, maxLength, prompts, promptName } = sentence ?? {
+    pooling: ['mean'],
+    normalize: false,
+    maxLength: null,
+    prompts: {},
+    promptName: null,
+  };
+  const embedding = { pooling: pooling as Pooling[], normalize, maxLength: maxLength ?? tokenizer?.maxLength ?? null, prompts, promptName };
+  return { tasks, embedding: { ...embedding, from: sentence ? 'modules.json' : 'default' } };
+}
+
 function describeTokenizer(tokenizer: Tokenizer): TokenizerInfo {
-  const { vocabSize, specials, hasChatTemplate } = tokenizer;
-  return { vocabSize, specials, hasChatTemplate };
+  const { vocabSize, specials, hasChatTemplate, languages, maxLength } = tokenizer;
+  const maskToken = specials.mask === null ? null : tokenizer.idToToken(specials.mask);
+  return { vocabSize, specials, hasChatTemplate, maskToken, languages, maxLength };
 }

@@ -14,10 +14,10 @@ export type { StreamDecoder } from './decoder.ts';
 export type { Source } from './folder.ts';
 export type { JsonObject } from './json.ts';
 export { matchTensors, type Parameter, type Slab, type TensorMatch } from './load-tensors.ts';
+export type { Encoding } from './pipeline.ts';
 export { readSentenceSettings, type SentenceSettings } from './sentence.ts';
 export type { ByteSource, ModelFolder } from './source.ts';
 export type { TensorEntry } from './tensors.ts';
-export type { Encoding } from './pipeline.ts';
 export type { DecodeOptions, EncodeOptions, SpecialTokens, Tokenizer } from './tokenizer.ts';
 
 /** The tensors of a checkpoint, streamed; see load-tensors.ts. Progress is told to the checkpoint's listener. */
