@@ -3,15 +3,9 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { load } from '../dist/node.js';
-import { folderOf, modelFolders, readJson, readTensors, relativeError } from './support/fixtures.mjs';
+import { close, folderOf, modelFolders, readJson, readTensors, relativeError } from './support/fixtures.mjs';
 
 const tolerance = 1e-4;
-
-function close(actual, expected, what) {
-  assert.deepEqual(actual.shape, expected.shape, `${what}: shape`);
-  const error = relativeError(actual.data, expected.data);
-  assert.ok(error <= tolerance, `${what}: ${error} of the spread apart`);
-}
 
 test('there are fixtures of every family', () => {
   const families = new Set(modelFolders.map((name) => readJson(name, 'config.json').model_type));

@@ -3,15 +3,7 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { load } from '../dist/node.js';
-import { folderOf, readJson, readTensors, relativeError } from './support/fixtures.mjs';
-
-const tolerance = 1e-4;
-
-function close(actual, expected, what) {
-  assert.deepEqual(actual.shape, expected.shape, `${what}: shape`);
-  const error = relativeError(actual.data, expected.data);
-  assert.ok(error <= tolerance, `${what}: ${error} of the spread apart`);
-}
+import { close, folderOf, readJson, readTensors } from './support/fixtures.mjs';
 
 test('score gives Python’s log-probabilities and perplexity', async () => {
   for (const { model, inputIds, logprobs, perplexity } of readJson('score', 'expected.json').cases) {

@@ -12,10 +12,14 @@ from pathlib import Path
 import torch
 import transformers
 
+import decoder_beams
+import encoder_decoder
+import encoders
 import families
 import original
 import sampling
 import text
+import variants
 
 HERE = Path(__file__).resolve().parent
 
@@ -25,7 +29,8 @@ def generate(out: Path, seed: int, only: set[str]) -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     out.mkdir(parents=True, exist_ok=True)
-    families.generate(out, seed, only)
+    for part in (families, decoder_beams, encoder_decoder, encoders, variants):
+        part.generate(out, seed, only)
     if not only:
         original.generate(out, seed)
         sampling.generate(out, seed)
