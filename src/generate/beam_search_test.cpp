@@ -1,9 +1,11 @@
 #include "generate/beam_search.hpp"
 
 #include <catch_amalgamated.hpp>
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
-#include <map>
+#include <limits>
 #include <set>
 #include <sstream>
 #include <string>
@@ -16,6 +18,8 @@ namespace wf::generate {
 
 namespace {
 
+constexpr size_t kVocab = 12;
+constexpr int32_t kEos = 5;
 using Ids = std::vector<int32_t>;
 using testing::FakeDecoder;
 
@@ -26,6 +30,14 @@ struct Found {
   std::string reason;
   bool operator==(const Found&) const = default;
 };
+
+Options beams(size_t count, size_t length) {
+  Options o;
+  o.beams = count;
+  o.max_new_tokens = length;
+  o.eos = {kEos};
+  return o;
+}
 
 void collect(const Step& step, std::vector<Found>& found) {
   for (const Emitted& e : step.tokens) {
@@ -142,6 +154,288 @@ TEST_CASE("beam search: sequences, scores and log-probabilities are those of tra
       for (size_t t = 0; t < count; ++t) CHECK(std::abs(found[s].logprobs[t] - c.expected[s].logprobs[t]) <= tolerance(c.expected[s].logprobs[t], 1));
     }
   }
+}
+
+TEST_CASE("beam search: a batch of prompts of different lengths finds what each finds alone, whatever the chunk", "[beams]") {
+  const Lists prompts = {{1, 2, 3}, {4}, {5, 6, 7, 8, 9, 10, 11, 0, 2}, {1, 2}};
+  for (const bool sample : {false, true}) {
+    Options o = beams(3, 12);
+    o.return_sequences = 2;
+    o.sample = sample;
+    o.seed = 11;
+    const auto batch = run(kVocab, prompts, o);
+    for (const size_t chunk : {1u, 4u, 128u}) {
+      o.prefill_chunk = chunk;
+      CHECK(run(kVocab, prompts, o) == batch);
+    }
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      const auto alone = run(kVocab, {prompts[p]}, o);
+      CHECK(alone[0] == batch[2 * p]);
+      CHECK(alone[1] == batch[2 * p + 1]);
+    }
+  }
+}
+
+TEST_CASE("beam search: the score is the sum of the log-probabilities over the penalised length", "[beams]") {
+  for (const double penalty : {0.0, 1.0, 2.0, -1.0}) {
+    Options o = beams(4, 10);
+    o.return_sequences = 4;
+    o.length_penalty = penalty;
+    const auto found = run(kVocab, {{1, 2}}, o);
+    for (size_t r = 0; r < found.size(); ++r) {
+      double sum = 0;
+      for (const float logprob : found[r].logprobs) sum += logprob;
+      CHECK(found[r].score == Catch::Approx(sum / std::pow(found[r].tokens.size(), penalty)).epsilon(1e-5));
+      if (r > 0) CHECK(found[r].score <= found[r - 1].score);
+      CHECK((found[r].reason == "stop") == (found[r].tokens.back() == kEos));
+      if (found[r].reason == "length") CHECK(found[r].tokens.size() == 10);
+    }
+    CHECK(std::set<Ids>{found[0].tokens, found[1].tokens, found[2].tokens, found[3].tokens}.size() == 4);
+  }
+}
+
+TEST_CASE("beam search: with as many beams as there are sequences it finds the likeliest of all", "[beams]") {
+  constexpr size_t kSmall = 4, kLength = 3;
+  Options o = beams(kSmall * kSmall, kLength);
+  o.eos = {};
+  const auto found = run(kSmall, {{1, 2}}, o);
+  double best = -1e9;
+  for (size_t code = 0; code < kSmall * kSmall * kSmall; ++code) {
+    Ids ids = {1, 2};
+    double sum = 0;
+    for (size_t t = 0, rest = code; t < kLength; ++t, rest /= kSmall) {
+      std::vector<float> scores(kSmall);
+      FakeDecoder::scores_after(ids, scores);
+      double total = 0;
+      for (const float score : scores) total += std::exp(static_cast<double>(score));
+      sum += scores[rest % kSmall] - std::log(total);
+      ids.push_back(static_cast<int32_t>(rest % kSmall));
+    }
+    best = std::max(best, sum);
+  }
+  CHECK(found[0].score == Catch::Approx(best / kLength).epsilon(1e-5));
+}
+
+TEST_CASE("beam search: beam sampling draws by the seed, without replacement, from what the filters leave", "[beams]") {
+  Options o = beams(3, 8);
+  o.sample = true;
+  o.seed = 1;
+  o.return_sequences = 3;
+  const auto found = run(kVocab, {{1, 2}}, o);
+  CHECK(run(kVocab, {{1, 2}}, o) == found);
+  o.seed = 2;
+  CHECK(run(kVocab, {{1, 2}}, o) != found);
+  // Two candidates are left at each place, whatever topK says: one of them is no end of a sequence.
+  o.top_k = 1;
+  for (const Found& sequence : run(kVocab, {{1, 2}}, o)) {
+    Ids ids = {1, 2};
+    for (const int32_t token : sequence.tokens) {
+      std::vector<float> scores(kVocab);
+      FakeDecoder::scores_after(ids, scores);
+      CHECK(std::count_if(scores.begin(), scores.end(), [&](float score) { return score > scores[token]; }) < 2);
+      ids.push_back(token);
+    }
+  }
+}
+
+TEST_CASE("beam search: the first beam of a step is drawn as often as it is likely", "[beams]") {
+  std::vector<float> scores(kVocab);
+  FakeDecoder::scores_after(Ids{1, 2}, scores);
+  double total = 0;
+  for (const float score : scores) total += std::exp(static_cast<double>(score));
+  // Of a draw of four without replacement, a token of probability p is among them at least as often as it would be the first.
+  Options o = beams(2, 1);
+  o.sample = true;
+  o.eos = {};
+  o.top_k = 0;
+  o.return_sequences = 2;
+  std::vector<size_t> counts(kVocab);
+  constexpr size_t kDraws = 4000;
+  for (size_t seed = 0; seed < kDraws; ++seed) {
+    o.seed = seed;
+    for (const Found& sequence : run(kVocab, {{1, 2}}, o)) ++counts[static_cast<size_t>(sequence.tokens[0])];
+  }
+  // The two returned are the likelier two of four drawn, by Plackett and Luce's model: summed over all ordered draws.
+  std::vector<double> p, expected(kVocab);
+  for (const float score : scores) p.push_back(std::exp(static_cast<double>(score)) / total);
+  const auto visit = [&](auto&& self, std::vector<size_t> drawn, double probability, double left) -> void {
+    if (drawn.size() == 4) {
+      std::sort(drawn.begin(), drawn.end(), [&](size_t a, size_t b) { return p[a] > p[b]; });
+      expected[drawn[0]] += probability;
+      expected[drawn[1]] += probability;
+      return;
+    }
+    for (size_t v = 0; v < kVocab; ++v) {
+      if (std::find(drawn.begin(), drawn.end(), v) != drawn.end()) continue;
+      auto next = drawn;
+      next.push_back(v);
+      self(self, next, probability * p[v] / left, left - p[v]);
+    }
+  };
+  visit(visit, {}, 1, 1);
+  for (size_t v = 0; v < kVocab; ++v) {
+    INFO(v);
+    const double deviation = std::sqrt(kDraws * expected[v] * (1 - expected[v]));
+    CHECK(std::abs(static_cast<double>(counts[v]) - kDraws * expected[v]) <= 5 * deviation + 1);
+  }
+}
+
+TEST_CASE("beam search: a forced beginning, one token for a vocabulary, more beams than tokens", "[beams]") {
+  Options o = beams(4, 6);
+  o.forced_bos = 7;
+  o.return_sequences = 4;
+  for (const Found& sequence : run(kVocab, {{3}}, o)) {
+    CHECK(sequence.tokens[0] == 7);
+    CHECK(sequence.logprobs[0] == 0);
+    CHECK(sequence.score > -1e8);
+  }
+  Options one = beams(3, 5);
+  one.eos = {};
+  CHECK(run(1, {{0}}, one)[0].tokens == Ids{0, 0, 0, 0, 0});
+  CHECK(run(1, {{0}}, one)[0].score == 0);
+  one.eos = {0};
+  CHECK(run(1, {{0}}, one)[0].tokens == Ids{0});
+  CHECK(run(1, {{0}}, one)[0].reason == "stop");
+  Options many = beams(40, 1);
+  many.return_sequences = kVocab;
+  std::set<int32_t> seen;
+  for (const Found& sequence : run(kVocab, {{1}}, many)) seen.insert(sequence.tokens.at(0));
+  CHECK(seen.size() == kVocab);
+  CHECK(run(kVocab, {{1}}, beams(2, 1))[0].tokens.size() == 1);
+}
+
+TEST_CASE("beam search: learned positions are a wall, and a prompt that fills maxLength is refused", "[beams]") {
+  Options o = beams(2, 100);
+  o.eos = {};
+  FakeDecoder decoder(kVocab, 2, 8);
+  BeamSearch search(decoder, {{1, 2, 3}}, o);
+  const auto found = run(search);
+  CHECK(found[0].tokens.size() == 6);  // the ninth token of a sequence takes no position
+  CHECK(found[0].reason == "length");
+  o.max_new_tokens.reset();
+  o.max_length = 3;
+  CHECK_THROWS_AS(run(kVocab, {{1, 2, 3}}, o), Error);
+}
+
+TEST_CASE("beam search: log-probabilities of the best, at every place of the sequence that is returned", "[beams]") {
+  Options o = beams(3, 6);
+  o.logprobs = 2;
+  FakeDecoder decoder(kVocab, 3);
+  BeamSearch search(decoder, {{1, 2}}, o);
+  Ids ids = {1, 2};
+  for (bool done = false; !done;) {
+    const Step& step = search.advance();
+    for (const Emitted& e : step.tokens) {
+      std::vector<float> scores(kVocab);
+      FakeDecoder::scores_after(ids, scores);
+      REQUIRE(e.top_count == 2);
+      const Choice &first = step.top[e.top], &second = step.top[e.top + 1];
+      CHECK(first.token == std::max_element(scores.begin(), scores.end()) - scores.begin());
+      CHECK(first.logprob >= second.logprob);
+      CHECK(e.logprob <= first.logprob);
+      if (e.token == first.token) CHECK(e.logprob == first.logprob);
+      CHECK(second.logprob - first.logprob == Catch::Approx(scores[second.token] - scores[first.token]).margin(1e-6));
+      ids.push_back(e.token);
+    }
+    done = step.done;
+  }
+  CHECK(ids.size() > 2);
+}
+
+TEST_CASE("beam search: concluded at any step it gives the best so far, and gives everything back", "[beams]") {
+  const Lists prompts = {{1, 2, 3, 4, 5, 6, 7, 8}, {4, 5}};
+  Options o = beams(3, 9);
+  o.return_sequences = 2;
+  o.prefill_chunk = 4;
+  for (size_t when = 0; when < 14; ++when) {
+    INFO("after " << when << " steps");
+    FakeDecoder decoder(kVocab, 6);
+    BeamSearch search(decoder, prompts, o);
+    std::vector<Found> found(4);
+    size_t grown = 0;
+    for (size_t i = 0; i < when && !search.done(); ++i) {
+      const Step& step = search.advance();
+      collect(step, found);
+      grown += step.grew;
+    }
+    const bool over = search.done();
+    const Step& last = search.conclude();
+    CHECK(last.done);
+    if (over) CHECK(last.tokens.empty());
+    collect(last, found);
+    CHECK(search.done());
+    for (size_t slot = 0; slot < 6; ++slot) CHECK(decoder.length(slot) == 0);
+    if (grown == 0) CHECK(found[0].tokens.empty());
+    if (grown >= 2) {
+      for (size_t p = 0; p < 2; ++p) {
+        CHECK(!found[2 * p].tokens.empty());
+        CHECK(found[2 * p].score >= found[2 * p + 1].score);
+      }
+    }
+    const size_t runs = decoder.runs;
+    CHECK(search.advance().done);
+    CHECK(search.conclude().tokens.empty());
+    CHECK(decoder.runs == runs);
+  }
+}
+
+TEST_CASE("beam search: a stopped sequence is left out; all of a prompt's end its search", "[beams]") {
+  const Lists prompts = {{1, 2, 3}, {4}};
+  Options o = beams(3, 9);
+  o.return_sequences = 2;
+  const auto whole = run(kVocab, prompts, o);
+  for (const size_t when : {0u, 1u, 3u}) {
+    FakeDecoder decoder(kVocab, 6);
+    BeamSearch search(decoder, prompts, o);
+    for (size_t i = 0; i < when; ++i) search.advance();
+    search.stop(0);
+    search.stop(2);
+    search.stop(3);
+    search.stop(3);
+    const auto found = run(search);
+    CHECK(found[0].tokens.empty());
+    CHECK(found[1] == whole[1]);
+    CHECK(found[2].tokens.empty());
+    CHECK(found[3].tokens.empty());
+    for (size_t slot = 0; slot < 6; ++slot) CHECK(decoder.length(slot) == 0);
+    CHECK_THROWS_AS(search.stop(4), Error);
+  }
+}
+
+TEST_CASE("beam search: scores that are no numbers, or rule everything out, are errors that name it", "[beams]") {
+  class Broken : public FakeDecoder {
+   public:
+    Broken(float value, bool everywhere) : FakeDecoder(kVocab, 2), value_(value), everywhere_(everywhere) {}
+    void run(std::span<const Append> parts, float* logits) override {
+      FakeDecoder::run(parts, logits);
+      for (size_t i = 0; i < (everywhere_ ? kVocab : 1); ++i) logits[i] = value_;
+    }
+
+   private:
+    float value_;
+    bool everywhere_;
+  };
+  const auto message = [](float value, bool everywhere, const Options& options) {
+    Broken decoder(value, everywhere);
+    BeamSearch search(decoder, {{1, 2}}, options);
+    try {
+      run(search);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  CHECK(message(nan, false, beams(2, 5)).starts_with("[generate] score of token 0: expected a finite number or -Infinity, got "));
+  CHECK(message(infinity, false, beams(2, 5)).starts_with("[generate] score of token 0: expected"));
+  CHECK(message(-infinity, true, beams(2, 5)).starts_with("[generate] score of token 0: expected"));
+  CHECK(message(-infinity, false, beams(2, 5)) == "no error");
+  Options patched = beams(2, 5);
+  patched.remove_invalid_values = true;
+  CHECK(message(nan, false, patched) == "no error");
+  Options none = beams(2, 5);
+  for (int32_t id = 0; id < static_cast<int32_t>(kVocab); ++id) none.suppress.push_back(id);
+  CHECK(message(0, false, none) == "[generate] no token is left to choose from: the options rule out the whole vocabulary");
 }
 
 }  // namespace wf::generate

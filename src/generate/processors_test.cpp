@@ -36,6 +36,23 @@ TEST_CASE("processors: no n-gram is repeated") {
   CHECK(processed(o, {1, 1, 1, 1}, {1, 2, 3, 1, 2}, 2) == Floats{1, 1, 1, kOut});
 }
 
+TEST_CASE("processors: the source's tokens are penalised the other way round, its n-grams are not said again") {
+  const std::vector<int32_t> source = {1, 1, 3, 90};  // 90 is of the source's own vocabulary
+  Options o;
+  o.encoder_repetition_penalty = 2;
+  CHECK(processed(o, {1, -1, 3, 4}, {0, 0}, 1, 100, source) == Floats{1, -0.5, 3, 8});
+  CHECK(processed(o, {1, -1, 3, 4}, {0, 2}, 1) == Floats{2, -1, 3, 4});  // without an encoder: the prompt, {0}
+  Options n;
+  n.encoder_no_repeat_ngram_size = 1;
+  CHECK(processed(n, {1, 1, 1, 1}, {0}, 1, 100, source) == Floats{1, kOut, 1, kOut});
+  n.encoder_no_repeat_ngram_size = 2;
+  CHECK(processed(n, {1, 1, 1, 1}, {0, 1}, 1, 100, source) == Floats{1, kOut, 1, kOut});
+  CHECK(processed(n, {1, 1, 1, 1}, {0, 3}, 1, 100, source) == Floats{1, 1, 1, 1});
+  n.encoder_no_repeat_ngram_size = 3;
+  CHECK(processed(n, {1, 1, 1, 1}, {1, 1}, 1, 100, source) == Floats{1, 1, 1, kOut});
+  CHECK(processed(n, {1, 1, 1, 1}, {1}, 1, 100, source) == Floats{1, 1, 1, 1});
+}
+
 TEST_CASE("processors: sequence bias and bad words apply to the last token of a sequence whose beginning was just generated") {
   Options o;
   o.sequence_bias = {{{0}, 1.5}, {{2, 3}, -4}, {{1, 2, 3}, 8}, {{9, 9, 9, 9, 9, 9}, 1}};
