@@ -320,10 +320,11 @@ export async function openTokenizer(
     const description = await describeFiles(folder, family, settings, signal);
     return description === null ? null : buildTokenizer(folder, description, settings, family);
   }
-  const target = (await folder.list())?.includes('target_tokenizer.json') ? await readText(folder, 'target_tokenizer.json', signal) : null;
   const description: Description = { file: 'tokenizer.json', json: json as JsonObject };
+  const file = 'target_tokenizer.json';
+  // A folder that cannot be listed is asked only for a model that may have one.
+  const target = ((await folder.list())?.includes(file) ?? modelType === 'transformer') ? await readText(folder, file, signal) : null;
   if (target !== null) {
-    const file = 'target_tokenizer.json';
     description.target = { file, json: parseJson(target, `${folder.name}: ${file}`) as JsonObject };
   }
   return buildTokenizer(folder, description, settings, family);
