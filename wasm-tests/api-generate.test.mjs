@@ -178,9 +178,9 @@ describe('options', () => {
 
   test('what is known and not built is unsupported, unless it asks for nothing', async () => {
     for (const options of [
-      { numBeams: 2 },
+      { numBeamGroups: 2 },
       { penaltyAlpha: 0.6 },
-      { lengthPenalty: 2 },
+      { diversityPenalty: 0.5 },
       { guidanceScale: 1.5 },
       { watermarkingConfig: {} },
       { outputAttentions: true },
@@ -294,12 +294,12 @@ describe('generation_config.json', () => {
       { worker: false },
     ));
 
-  test('asking for beams is an error until they are overridden', () =>
+  test('asking for groups of beams is an error until they are overridden', () =>
     withModel(
-      random(3, { generationConfig: { num_beams: 4, length_penalty: 2 } }),
+      random(3, { generationConfig: { num_beams: 4, num_beam_groups: 2 } }),
       async (lm) => {
-        assert.throws(() => lm.generate('ab'), code('unsupported', /numBeams: 4 \(from generation_config.json\)/));
-        assert.equal((await lm.generate('ab', { numBeams: 1, maxNewTokens: 2 }).result).tokenIds.length, 2);
+        assert.throws(() => lm.generate('ab'), code('unsupported', /numBeamGroups: 2 \(from generation_config.json\)/));
+        assert.equal((await lm.generate('ab', { numBeamGroups: 1, maxNewTokens: 2 }).result).tokenIds.length, 2);
       },
       { worker: false },
     ));

@@ -597,6 +597,16 @@ test('generation settings: the file of their own, or what an old config.json has
     max_length: 30,
   });
   assert.deepEqual(merge({ text_config: { eos_token_id: 9 } }, null), { eos_token_id: 9 });
+  const beams = {
+    num_beams: 6,
+    length_penalty: 0.8,
+    early_stopping: true,
+    forced_bos_token_id: 0,
+    bad_words_ids: [[5]],
+    encoder_no_repeat_ngram_size: 3,
+  };
+  assert.deepEqual(merge({ ...beams, num_beam_groups: 1, diversity_penalty: 0, encoder_repetition_penalty: 1, d_model: 8 }, null), beams);
+  assert.deepEqual(merge(beams, {}), {}, 'a generation_config.json stands alone');
   assert.deepEqual(merge({}, { eos_token_id: -1 }), {});
   assert.throws(() => merge({}, { eos_token_id: 'x' }), { code: 'invalid-file', message: /eos_token_id/ });
   assert.throws(() => merge({}, { eos_token_id: [1, 'x'] }), { code: 'invalid-file' });

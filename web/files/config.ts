@@ -21,7 +21,7 @@ const kSkipped = new Set([
 /**
  * A parsed config.json with nested objects spread over dotted keys (`rope_scaling.factor`). What no model reads is left
  * out: the sections of `kSkipped`, objects in arrays, arrays of arrays or of mixed kinds, empty arrays keep nothing but
- * their key. `num_labels` is the number of `id2label`'s entries where it does not stand there itself.
+ * their key. `num_labels` is the number of `id2label`'s entries, where there is one.
  * @throws WasmformerError `invalid-file` for two keys that flatten to one, or nesting deeper than 8
  */
 export function flattenConfig(config: JsonObject): FlatConfig {
@@ -43,7 +43,7 @@ export function flattenConfig(config: JsonObject): FlatConfig {
   };
   visit(config, '', 0);
   const labels = own(config, 'id2label');
-  if (isObject(labels)) flat.num_labels ??= Object.keys(labels).length;
+  if (isObject(labels)) flat.num_labels = Object.keys(labels).length;
   return flat;
 }
 
@@ -65,6 +65,8 @@ const kLegacy: [string, unknown][] = [
   ['do_sample', false],
   ['early_stopping', false],
   ['num_beams', 1],
+  ['num_beam_groups', 1],
+  ['diversity_penalty', 0],
   ['temperature', 1],
   ['top_k', 50],
   ['top_p', 1],
@@ -73,6 +75,8 @@ const kLegacy: [string, unknown][] = [
   ['length_penalty', 1],
   ['no_repeat_ngram_size', 0],
   ['encoder_no_repeat_ngram_size', 0],
+  ['encoder_repetition_penalty', 1],
+  ['remove_invalid_values', false],
   ['bad_words_ids', null],
   ['num_return_sequences', 1],
   ['forced_bos_token_id', null],
