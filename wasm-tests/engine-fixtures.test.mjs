@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { load } from '../dist/node.js';
-import { close, folderOf, modelFolders, readJson, readTensors, relativeError } from './support/fixtures.mjs';
+import { close } from './support/compare.mjs';
+import { folderOf, modelFolders, readJson, readTensors, relativeError } from './support/fixtures.mjs';
 
 const tolerance = 1e-4;
 

@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { load } from '../dist/node.js';
-import { close, folderOf, readJson, readTensors } from './support/fixtures.mjs';
+import { close } from './support/compare.mjs';
+import { folderOf, readJson, readTensors } from './support/fixtures.mjs';
 
 test('score gives Python’s log-probabilities and perplexity', async () => {
   for (const { model, inputIds, logprobs, perplexity } of readJson('score', 'expected.json').cases) {

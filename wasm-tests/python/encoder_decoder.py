@@ -40,6 +40,7 @@ class Spec:
     gain: float = 1.0  # standard deviation of a matrix product of unit vectors
     embedding: float = 0.5
     steps: int = 150
+    adjust: Callable[[dict], dict] = lambda state: state  # of the weights, last
     more: tuple[dict, ...] = ()  # further runs of generate
     unexpected: tuple[str, ...] = field(default=())  # names that Python itself ignores, by suffix
 
@@ -141,6 +142,13 @@ def t5_strays(tensors: dict) -> dict:
     return copies("")(tensors) | {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": table + 1}
 
 
+def large_feed_forward(state: dict) -> dict:
+    """The same function by feed-forward activations 2^17 times as large, beyond what F16 holds; the weights still fit."""
+    scales = {"layer_norm.weight": 4.0, "DenseReluDense.wi.weight": 2.0**15, "DenseReluDense.wo.weight": 2.0**-17}
+    places = ("encoder.block.1.layer.1.", "decoder.block.0.layer.2.")
+    return {k: v * next((f for end, f in scales.items() for place in places if k == place + end), 1.0) for k, v in state.items()}
+
+
 FORCED = {"numBeams": 2, "lengthPenalty": 0.0, "forcedBosTokenId": 7, "forcedEosTokenId": 2, "encoderNoRepeatNgramSize": 2, "encoderRepetitionPenalty": 1.5,
           "minNewTokens": 5, "repetitionPenalty": 1.2, "maxNewTokens": 12, "numReturnSequences": 2}
 SCALED = {"embedding": 0.18}  # for embeddings that are multiplied by sqrt(D)
@@ -152,7 +160,7 @@ SPECS = [
                                                   "renormalize_logits": True, "transformers_version": "4.32.0.dev0"},
          more=(FORCED | {"forcedEosTokenId": 0},)),
     Spec("marian-separate", marian(share_encoder_decoder_embeddings=False, vocab_size=101, decoder_vocab_size=V, scale_embedding=False),
-         "OPUS-MT of the Tatoeba challenge: vocabularies apart (101 and 96), embeddings not scaled", steps=350, layout="bin", extras=marian_strays),
+         "OPUS-MT of the Tatoeba challenge: vocabularies apart (101 and 96), embeddings not scaled", layout="bin", extras=marian_strays),
     Spec("bart", bart(), "all keys of the published config.json, its own beam settings among them; embeddings not scaled, positions with an offset of 2",
          more=(FORCED,)),
     Spec("bart-base", bart(scale_embedding=True, encoder_attention_heads=2, decoder_layers=1, encoder_ffn_dim=48, num_beams=1, no_repeat_ngram_size=0),
@@ -162,6 +170,7 @@ SPECS = [
          lengths=((9, 5), (1, 1), (70, 40)), extras=t5_strays, unexpected=("EncDecAttention.relative_attention_bias.weight",),
          more=(FORCED | {"forcedEosTokenId": 1},)),
     Spec("flan-t5", t5_v1_1(d_kv=6), "T5 1.1: gated tanh GELU, head of its own, d_kv * heads is not d_model", dtype="BF16", extras=copies("")),
+    Spec("t5-large-ff", t5(), "feed-forward activations beyond 65504, the largest number of F16", embedding=2.5, adjust=large_feed_forward),
     Spec("mt5", t5_v1_1(architectures=["MT5ForConditionalGeneration"], model_type="mt5", num_heads=2, tokenizer_class="T5Tokenizer", num_decoder_layers=1,
                         relative_attention_num_buckets=12, relative_attention_max_distance=20), "mT5: 2 heads, 2 layers beside 1, 12 buckets up to 20",
          layout="bin", lengths=((9, 5), (1, 1), (50, 30))),
@@ -205,6 +214,8 @@ def taught(spec: Spec, model, seed: int) -> None:
         for name, p in [*model.named_parameters(), *((n, b) for n, b in model.named_buffers() if n == "final_logits_bias" and spec.name != "bart-base")]:
             if p.requires_grad or name == "final_logits_bias":
                 p.copy_(draw(name, p.shape, spec, generator))
+        if spec.config.get("share_encoder_decoder_embeddings") is False:  # alike to begin with, so that copying is learned as soon
+            model.model.encoder.embed_tokens.weight[:V] += 2 * model.model.decoder.embed_tokens.weight
     size, count = min(spec.config["vocab_size"], V) - 8, 14
     end, start = beams.ends_of(model)[0], model.generation_config.decoder_start_token_id
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=4e-3)
@@ -240,7 +251,7 @@ def write_model(spec: Spec, folder: Path, seed: int) -> None:
     state = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     if "final_logits_bias" in dict(model.named_buffers()) and spec.name != "bart-base":
         state["final_logits_bias"] = model.final_logits_bias
-    tensors = {spec.rename(k): v.to(DTYPES[spec.dtype]) for k, v in state.items()}
+    tensors = {spec.rename(k): v.to(DTYPES[spec.dtype]) for k, v in spec.adjust(state).items()}
     write_checkpoint(folder, tensors | spec.extras(tensors), spec.layout)
 
 
@@ -250,6 +261,16 @@ def load(spec: Spec, folder: Path):
     unexpected = [k for k in report["unexpected_keys"] if not (spec.unexpected and k.endswith(spec.unexpected))]
     assert not report["missing_keys"] and not unexpected and not report["mismatched_keys"], (spec.name, report)
     return model.eval()
+
+
+def largest_activation(model, source: list[int], target: list[int]) -> float:
+    """Of the inputs of T5's feed-forward output matrices."""
+    found = []
+    hooks = [m.register_forward_pre_hook(lambda _, args: found.append(args[0].abs().max().item())) for n, m in model.named_modules() if n.endswith("DenseReluDense.wo")]
+    model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target]))
+    for hook in hooks:
+        hook.remove()
+    return max(found)
 
 
 @torch.no_grad()
@@ -263,6 +284,8 @@ def forward_cases(spec: Spec, model, generator: torch.Generator) -> tuple[list[d
         cases.append({"inputIds": source, "decoderInputIds": target})
         tensors[f"case.{i}.logits"] = out.logits[0]
         kinds = [("encoder_hidden", out.encoder_hidden_states), ("decoder_hidden", out.decoder_hidden_states)]
+        if spec.adjust is large_feed_forward:
+            require(largest_activation(model, source, target) > 65504, "small activations")
         if length < 30:
             kinds += [("encoder_attention", out.encoder_attentions), ("decoder_attention", out.decoder_attentions), ("cross_attention", out.cross_attentions)]
         for kind, layers in kinds:

@@ -55,7 +55,7 @@ def expect(values: dict, model: Transformer, seed: int) -> tuple[dict, dict]:
     generator = torch.Generator().manual_seed(seed + 1)
     both, source_size = values["encoder_layers"] and values["decoder_layers"], values.get("encoder_vocab_size", values["vocab_size"])
     draw = lambda n, size: torch.randint(3, size, (n,), generator=generator)
-    cases, tensors = [], {}
+    cases, runs, tensors = [], [], {}
     for i, (length, count) in enumerate(((7, 5), (1, 1), (12, 3))):
         source, fed = draw(length, source_size), torch.cat([torch.tensor([1]), draw(count - 1, values["vocab_size"])])
         found, case = {}, {"inputIds": source.tolist()}
@@ -84,9 +84,10 @@ def expect(values: dict, model: Transformer, seed: int) -> tuple[dict, dict]:
                 lead = min(lead, ((best.values[0] - best.values[1]) / logits.std()).item())
                 ids.append(best.indices[0].item())
             assert lead > 1e-3, (lead, seed)
-            case |= {"greedy": ids[start:], "finishReason": "stop" if ids[-1] == 2 else "length"}
+            runs.append({"inputIds": source.tolist(), "options": {"maxNewTokens": NEW_TOKENS, "doSample": False},
+                         "sequences": [{"tokenIds": ids[start:], "finishReason": "stop" if ids[-1] == 2 else "length"}]})
         cases.append(case)
-    answers = {"kind": "transformer", "maxNewTokens": NEW_TOKENS, "cases": cases}
+    answers = {"kind": "transformer", "cases": cases, "runs": runs}
     return answers, {k: v.float().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
 
 
