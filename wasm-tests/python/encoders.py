@@ -178,15 +178,16 @@ def outputs(out) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def expect(spec: Spec, folder: Path, seed: int) -> tuple[dict, dict]:
+def expect(spec: Spec, folder: Path, seed: int, lengths: tuple[int, int, int] = (9, 1, 14)) -> tuple[dict, dict]:
     """expected.json and expected.safetensors."""
     generator = torch.Generator().manual_seed(seed + 1)
     model, types = load(spec, folder), spec.config.get("type_vocab_size", 0)
     pad = spec.config["pad_token_id"]
-    pick = lambda n: torch.randint(4, V, (n,), generator=generator).tolist()
+    pick = lambda n: torch.randint(4, spec.config["vocab_size"], (n,), generator=generator).tolist()
     pair = lambda n, first: [0] * first + [types - 1] * (n - first)
     cases, tensors = [], {}
-    rows = [(pick(9), None), (pick(1), None), (pick(14), pair(14, 6) if types > 1 else None)]
+    last = lengths[2]
+    rows = [(pick(lengths[0]), None), (pick(lengths[1]), None), (pick(last), pair(last, last // 2 - 1) if types > 1 else None)]
     if pad == 1:  # a padding token that nothing masks stands at position pad, and those after it do not count it
         rows.append(([*pick(3), pad, *pick(4)], None))
     for i, (ids, kinds) in enumerate(rows):
