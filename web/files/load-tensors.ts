@@ -11,6 +11,8 @@ export interface Parameter {
   prefix?: string;
   /** Another name that some files have it under. */
   alias?: string;
+  /** The configuration's key that, false, does without it and all others that have it: a part that files may lack. */
+  option?: string;
 }
 
 export interface TensorMatch {
@@ -26,26 +28,33 @@ const kWeights = ['F32', 'F16', 'BF16', 'F64'];
  * Finds each parameter's tensor, under its name with or without its prefix. Tensors nobody asked for (mask buffers, a
  * head that is tied) are listed as unused.
  * @param accepted the dtypes a file may have
- * @returns `dtypes`: what `loadTensors` gives for each parameter, the file's dtype, but F32 for F64
+ * @returns `dtypes`: what `loadTensors` gives for each parameter, the file's dtype, but F32 for F64; `without`: the options
+ * of the parts that are not there, whose parameters are left out
  * @throws WasmformerError `missing-tensor` naming the first few, `shape-mismatch`, `unsupported` for a dtype
  */
 export function matchTensors(
   parameters: readonly Parameter[],
   tensors: ReadonlyMap<string, TensorEntry>,
   accepted: readonly string[] = kWeights,
-): { matches: TensorMatch[]; dtypes: string[]; unused: string[] } {
+): { matches: TensorMatch[]; dtypes: string[]; unused: string[]; without: string[] } {
   const used = new Set<string>();
   const missing: string[] = [];
   const matches: TensorMatch[] = [];
-  parameters.forEach((parameter, index) => {
-    const { name, prefix = '', alias } = parameter;
+  const entries = parameters.map(({ name, prefix = '', alias }) => {
     const names = [name, prefix + name];
     // A bare base model's file lacks the prefix, or its first part: `decoder.` is left of OPT's `model.decoder.`.
     for (let at = 0; name.startsWith(prefix) && (at = prefix.indexOf('.', at) + 1) > 0; ) names.push(name.slice(at));
     if (alias !== undefined) names.push(alias);
-    const entry = names.map((candidate) => tensors.get(candidate)).find((found) => found !== undefined);
+    // What BERT's norms were called at first.
+    names.push(...names.map((one) => one.replace(/(LayerNorm\.)weight$/, '$1gamma').replace(/(LayerNorm\.)bias$/, '$1beta')));
+    return names.map((candidate) => tensors.get(candidate)).find((found) => found !== undefined);
+  });
+  const options = new Set(parameters.flatMap(({ option }) => option ?? []));
+  const without = [...options].filter((key) => parameters.every(({ option }, index) => option !== key || !entries[index]));
+  parameters.forEach((parameter, index) => {
+    const entry = entries[index];
     if (entry === undefined) {
-      missing.push(name);
+      if (!without.includes(parameter.option as string)) missing.push(parameter.name);
       return;
     }
     used.add(entry.name);
@@ -74,7 +83,7 @@ export function matchTensors(
     }
   }
   const unused = [...tensors.keys()].filter((name) => !used.has(name));
-  return { matches, dtypes: matches.map(({ entry }) => (entry.dtype === 'F64' ? 'F32' : entry.dtype)), unused };
+  return { matches, dtypes: matches.map(({ entry }) => (entry.dtype === 'F64' ? 'F32' : entry.dtype)), unused, without };
 }
 
 /** Whole rows of one parameter. */

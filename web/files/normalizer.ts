@@ -45,17 +45,27 @@ function unicodeForm(form: 'NFC' | 'NFD' | 'NFKC' | 'NFKD'): Normalizer {
     rewrite(piece, /[\0-\x7f]?[^\0-\x7f]+/gu, (out, run, begin) => {
       const made = run.normalize(form);
       if (made === run) return out.copy(begin, begin + run.length);
-      // The n-th character of the decomposition comes from the character that gives its n-th.
+      // Marks may change places: what is made takes a source's place with the part that the source begins with. Same
+      // parts keep their order.
+      const begins = new Map<string, boolean[]>();
       const sources: number[] = [];
       let at = begin;
       for (const char of run) {
-        for (const _ of char.normalize(decomposition)) sources.push(at);
+        sources.push(at);
         at += char.length;
+        [...char.normalize(decomposition)].forEach((part, i) => {
+          const known = begins.get(part);
+          if (known) known.push(i === 0);
+          else begins.set(part, [i === 0]);
+        });
       }
-      let n = 0;
+      for (const known of begins.values()) known.reverse();
+      let source = 0;
       for (const char of made) {
-        out.put(char, sources[n] as number);
-        n += form.endsWith('C') ? [...char.normalize('NFD')].length : 1;
+        let taken = 0;
+        for (const part of form.endsWith('C') ? char.normalize('NFD') : char) taken += Number(begins.get(part)?.pop() ?? false);
+        out.put(char, sources[taken > 0 ? source : source - 1] ?? begin);
+        source += taken;
       }
     });
 }

@@ -33,7 +33,7 @@ function trim(part: Part, prefixed: boolean): Part {
     let trailing = 0;
     while (trailing < token.length && /[\u0120\p{White_Space}]/u.test(token[token.length - 1 - trailing] as string)) ++trailing;
     if (leading === 1 && prefixed && (i === 0 || begin === 0)) leading = 0;
-    const first = Math.min(begin + leading, end);
+    const first = leading === token.length ? end : Math.min(begin + leading, end);
     return [first, end >= trailing ? Math.max(end - trailing, first) : end];
   });
   return { ...part, offsets };
