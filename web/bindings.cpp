@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "generate/generation.hpp"
 #include "session/mechanism.hpp"
 #include "session/session.hpp"
 
@@ -290,6 +291,7 @@ class SessionHandle {
         entry.set("shape", list_of(shape));
         entry.set("prefix", session_.prefix());
         if (!parameter.alias.empty()) entry.set("alias", parameter.alias);
+        if (!parameter.option.empty()) entry.set("option", parameter.option);
         entry.set("dtype", std::string(wf::name_of(parameter.weight->dtype())));
         all.call<void>("push", entry);
       }

@@ -117,7 +117,11 @@ inline void flatten(const Json& json, const std::string& prefix, Config& config)
 
 inline Config config_of(std::string_view json) {
   Config config;
-  flatten(JsonReader(json).read(), "", config);
+  const Json parsed = JsonReader(json).read();
+  flatten(parsed, "", config);
+  const auto labels = parsed.fields.find("id2label");
+  if (labels != parsed.fields.end() && !labels->second.fields.empty())
+    config.set("num_labels", static_cast<double>(labels->second.fields.size()));
   return config;
 }
 

@@ -1,5 +1,7 @@
 // Encoders in which every token sees the whole text, and their heads: BERT (Devlin et al. 2019), DistilBERT (Sanh et al. 2019),
 // RoBERTa (Liu et al. 2019) with XLM-RoBERTa and CamemBERT, ALBERT (Lan et al. 2020). Post-norm, learned positions.
+#include "models/bert.hpp"
+
 #include <vector>
 
 #include "core/error.hpp"
@@ -11,54 +13,6 @@
 namespace wf {
 
 namespace {
-
-// What tells one family from another: BERT's values are the defaults.
-struct Family {
-  // Keys of the configuration, and what counts where it lacks them.
-  const char *size_key = "hidden_size", *layers_key = "num_hidden_layers", *heads_key = "num_attention_heads";
-  const char *inner_key = "intermediate_size", *activation_key = "hidden_act";
-  const char* activation = "gelu";
-  size_t D = 768, layers = 12, H = 12, F = 3072, V = 30522;
-  bool has_types = true;
-  bool counts_from_padding = false;  // the first position's row follows that of the padding token's id
-  bool shares_layers = false;        // layers come in groups that share weights; embeddings are narrower than the model
-  bool head_has_gelu = false;        // the masked-language head, whatever the layers have
-  kernels::Activation summary_activation = kernels::Activation::kTanh;
-  // Names of weights: of the base model, of a layer, of the heads.
-  const char *prefix = "bert.", *layers_name = "encoder.layer.", *pooler = "pooler.dense";
-  const char *query = "attention.self.query", *key = "attention.self.key", *value = "attention.self.value";
-  const char *output = "attention.output.dense", *attention_norm = "attention.output.LayerNorm";
-  const char *up = "intermediate.dense", *down = "output.dense", *norm = "output.LayerNorm";
-  const char *transform = "cls.predictions.transform.dense", *transform_norm = "cls.predictions.transform.LayerNorm";
-  const char *decoder = "cls.predictions.decoder", *decoder_bias = "cls.predictions.bias";
-  const char* summary = nullptr;  // of a text to be classified; null: the pooler's
-  const char* classifier = "classifier";
-};
-
-constexpr Family kBert;
-
-constexpr Family kRoberta{
-    .V = 50265, .counts_from_padding = true, .head_has_gelu = true, .prefix = "roberta.", .transform = "lm_head.dense",
-    .transform_norm = "lm_head.layer_norm", .decoder = "lm_head.decoder", .decoder_bias = "lm_head.bias", .summary = "classifier.dense",
-    .classifier = "classifier.out_proj",
-};
-
-constexpr Family kDistilBert{
-    .size_key = "dim", .layers_key = "n_layers", .heads_key = "n_heads", .inner_key = "hidden_dim", .activation_key = "activation",
-    .layers = 6, .has_types = false, .summary_activation = kernels::Activation::kRelu, .prefix = "distilbert.",
-    .layers_name = "transformer.layer.", .pooler = nullptr, .query = "attention.q_lin", .key = "attention.k_lin",
-    .value = "attention.v_lin", .output = "attention.out_lin", .attention_norm = "sa_layer_norm", .up = "ffn.lin1", .down = "ffn.lin2",
-    .norm = "output_layer_norm", .transform = "vocab_transform", .transform_norm = "vocab_layer_norm", .decoder = "vocab_projector",
-    .decoder_bias = "vocab_projector.bias", .summary = "pre_classifier",
-};
-
-constexpr Family kAlbert{
-    .activation = "gelu_new", .D = 4096, .H = 64, .F = 16384, .V = 30000, .shares_layers = true, .prefix = "albert.",
-    .layers_name = "encoder.albert_layer_groups.", .pooler = "pooler", .query = "attention.query", .key = "attention.key",
-    .value = "attention.value", .output = "attention.dense", .attention_norm = "attention.LayerNorm", .up = "ffn", .down = "ffn_output",
-    .norm = "full_layer_layer_norm", .transform = "predictions.dense", .transform_norm = "predictions.LayerNorm",
-    .decoder = "predictions.decoder", .decoder_bias = "predictions.bias",
-};
 
 // The keys by which a configuration does without a part that some published files lack.
 constexpr const char *kAddPooler = "add_pooling_layer", *kAddHead = "add_lm_head";
@@ -88,7 +42,7 @@ struct Block {
 
 class Bert final : public Model {
  public:
-  Bert(const Config& config, const Family& family) : Model(family.prefix), family_(family) {
+  Bert(const Config& config, const EncoderFamily& family) : Model(family.prefix), family_(family) {
     configure(config);
     name_weights();
   }
@@ -229,7 +183,7 @@ class Bert final : public Model {
   }
 
   void name_weights() {
-    const Family& f = family_;
+    const EncoderFamily& f = family_;
     const std::string base = f.prefix;
     parameters_.weight(base + "embeddings.word_embeddings.weight", word_embedding_);
     parameters_.weight(base + "embeddings.position_embeddings.weight", position_embedding_);
@@ -268,9 +222,9 @@ class Bert final : public Model {
     }
   }
 
-  Family family_;
-  size_t first_row_ = 0;   // of the position table, for position 0
-  size_t group_size_ = 1;  // blocks that follow one another each time a group's turn comes
+  EncoderFamily family_;
+  size_t first_row_ = 0;                                         // of the position table, for position 0
+  size_t group_size_ = 1;                                        // blocks that follow one another each time a group's turn comes
   Weight word_embedding_, position_embedding_, type_embedding_;  // (V, E), (rows, E), (types, E)
   Norm embedding_norm_;
   Linear widen_;  // (D, E), of ALBERT
@@ -289,7 +243,7 @@ class Bert final : public Model {
 
 std::unique_ptr<Model> make_bert(const Config& config) {
   const std::string type = config.string("model_type");
-  const Family& family = type == "distilbert" ? kDistilBert : type == "albert" ? kAlbert : type == "bert" ? kBert : kRoberta;
+  const EncoderFamily& family = type == "distilbert" ? kDistilBert : type == "albert" ? kAlbert : type == "bert" ? kBert : kRoberta;
   return std::make_unique<Bert>(config, family);
 }
 

@@ -45,6 +45,18 @@ const std::map<std::string, std::string> kConfigs{
     {"transformer", R"({"model_type": "transformer", "vocab_size": 40, "d_model": 24, "encoder_layers": 2, "decoder_layers": 2,
       "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40, "layer_norm_eps": 1e-5,
       "activation_function": "relu", "scale_embedding": true, "tie_word_embeddings": true, "max_position_embeddings": 512})"},
+    {"bert", R"({"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 32, "intermediate_size": 48,
+      "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 50, "max_position_embeddings": 64, "type_vocab_size": 2,
+      "layer_norm_eps": 1e-12, "hidden_act": "gelu", "position_embedding_type": "absolute", "tie_word_embeddings": false,
+      "is_decoder": false, "add_cross_attention": false, "add_lm_head": true})"},
+    {"roberta", R"({"model_type": "roberta", "architectures": ["RobertaForTokenClassification"], "hidden_size": 32, "intermediate_size": 48,
+      "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 50, "max_position_embeddings": 64, "type_vocab_size": 1,
+      "pad_token_id": 1, "num_labels": 3})"},
+    {"distilbert", R"({"model_type": "distilbert", "dim": 32, "hidden_dim": 48, "n_heads": 4, "n_layers": 2, "vocab_size": 50,
+      "max_position_embeddings": 64, "activation": "gelu", "sinusoidal_pos_embds": false})"},
+    {"albert", R"({"model_type": "albert", "architectures": ["AlbertForQuestionAnswering"], "hidden_size": 32, "embedding_size": 20,
+      "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2,
+      "vocab_size": 50, "max_position_embeddings": 64, "type_vocab_size": 2, "num_labels": 2, "add_pooling_layer": true})"},
 };
 
 const std::vector<Config::Value> kOddValues{
@@ -85,10 +97,15 @@ void use(const Config& config) {
   for (const Weight* weight : model->parameters().weights()) bytes = checked_sum(bytes, weight->bytes(DType::kF32, false));
   for (const Parameter& parameter : model->parameters().list()) bytes = checked_sum(bytes, parameter.shape.size());
   KvPool pool(model->cache_shape(), 1);
-  CHECK(model->windows().size() == model->info().layers);
+  CHECK(model->windows().size() == (model->info().encoder_only ? 0 : model->info().layers));
   if (bytes > 400000 || model->encoder_decoder() != nullptr) return;
   const auto small = random_model(config);
   const size_t T = model->info().positions_are_a_wall ? std::min<size_t>(model->info().context, 12) : 12;
+  Arena arena;
+  Context ctx{arena};
+  const Ragged rows({std::vector<int32_t>(T), {0}});
+  for (const float value : values_of(small->forward(ctx, rows.batch(), {}))) REQUIRE_FALSE(std::isnan(value));
+  if (model->info().head == HeadKind::kNone) return;
   for (const float logit : Runner(*small).logits({std::vector<int32_t>(T), {0}})) REQUIRE_FALSE(std::isnan(logit));
 }
 
@@ -141,9 +158,22 @@ TEST_CASE("what is not built is named", "[models][configuration]") {
              StartsWith("invalid-argument [config.json] hidden_size") && ContainsSubstring("nothing"));
   CHECK_THAT(error("qwen3", "layer_types", std::vector<std::string>{"full_attention", "linear_attention"}),
              ContainsSubstring("'linear_attention'"));
-  CHECK_THAT(error("transformer", "d_model", 23.0), ContainsSubstring("d_model: expected an even number"));
+  CHECK_THAT(error("transformer", "d_model", 23.0),
+             ContainsSubstring("d_model: expected a multiple of encoder_attention_heads (4), got 23"));
   CHECK_THAT(error("llama", "head_dim", 1048576.0), ContainsSubstring("head_dim"));
   CHECK_THAT(error("gpt2", "vocab_size", 0.0), StartsWith("invalid-argument [config.json] vocab_size"));
+  for (const char* name : {"BertForMultipleChoice", "BertForNextSentencePrediction", "BertLMHeadModel", "BertForCausalLM"}) {
+    CHECK_THAT(error("bert", "architectures", std::vector<std::string>{name}),
+               StartsWith("unsupported [config.json] architectures: expected ...Model, ") && ContainsSubstring(join("'", name, "'")));
+  }
+  CHECK_THAT(error("bert", "position_embedding_type", std::string("relative_key")),
+             StartsWith("unsupported [config.json] position_embedding_type: expected absolute, got 'relative_key'"));
+  CHECK_THAT(error("bert", "is_decoder", true), StartsWith("unsupported [config.json] is_decoder"));
+  CHECK_THAT(error("bert", "add_cross_attention", true), StartsWith("unsupported [config.json] add_cross_attention"));
+  CHECK_THAT(error("albert", "num_labels", 3.0), StartsWith("invalid-argument [config.json] num_labels: expected 2"));
+  CHECK_THAT(error("albert", "num_hidden_groups", 5.0), StartsWith("invalid-argument [config.json] num_hidden_groups: expected at most"));
+  CHECK_THAT(error("roberta", "pad_token_id", 63.0), StartsWith("invalid-argument [config.json] pad_token_id"));
+  CHECK_THAT(error("roberta", "max_position_embeddings", 2.0), StartsWith("invalid-argument [config.json] max_position_embeddings"));
 }
 
 TEST_CASE("a model is described before any of its memory is taken", "[models][configuration]") {

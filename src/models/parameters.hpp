@@ -49,12 +49,12 @@ class Parameters {
 
   // A matrix, table or vector as it is; nothing when absent.
   void weight(const std::string& name, Weight& weight, const std::string& alias = {});
-  void row(const std::string& name, Weight& vector);  // a vector stored as (1, size)
+  void row(const std::string& name, Weight& vector);                                    // a vector stored as (1, size)
   void linear(const std::string& name, Linear& linear);                                 // name.weight (F, D) and name.bias (F)
   void linear_rows(const std::string& name, Linear& linear, size_t row, size_t count);  // the same, for some of the rows
   void linear_transposed(const std::string& name, Linear& linear);                      // name.weight stored (D, F)
   void linear_by_head(const std::string& name, Linear& linear, size_t heads, size_t parts);
-  void norm(const std::string& name, Norm& norm);  // name.weight and, where there is one, name.bias
+  void norm(const std::string& name, Norm& norm);               // name.weight and, where there is one, name.bias
   void optional_from(size_t begin, const std::string& option);  // what was listed from number `begin` on
 
  private:

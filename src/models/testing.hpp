@@ -90,23 +90,44 @@ inline void load_parameter(const Parameter& parameter, const Stored& stored) {
   parameter.load(half, rows - half, stored.bytes.data() + half * row_bytes, stored.dtype);
 }
 
-// Names may lack the prefix of the base model. A frozen matrix is held in the dtype of its first tensor.
+// The tensor under one of the names that a parameter may have: without the prefix of the base model, as BERT's norms were once
+// called, or under its alias. Null when there is none.
+inline const Stored* find_tensor(const Tensors& tensors, const Parameter& parameter, const std::string& prefix) {
+  std::vector<std::string> names{parameter.name};
+  if (parameter.name.starts_with(prefix)) names.push_back(parameter.name.substr(prefix.size()));
+  names.push_back(parameter.alias);
+  for (std::string name : names) {
+    if (const auto found = tensors.find(name); found != tensors.end()) return &found->second;
+    if (name.ends_with("LayerNorm.weight")) name.replace(name.size() - 6, 6, "gamma");
+    if (name.ends_with("LayerNorm.bias")) name.replace(name.size() - 4, 4, "beta");
+    if (const auto found = tensors.find(name); found != tensors.end()) return &found->second;
+  }
+  return nullptr;
+}
+
+// The model of a configuration, without the parts that it may lack and `tensors` do lack.
+inline std::unique_ptr<Model> make_model_for(Config config, const Tensors& tensors) {
+  auto model = make_model(config);
+  std::map<std::string, bool> present;
+  for (const Parameter& parameter : model->parameters().list()) {
+    if (!parameter.option.empty()) present[parameter.option] |= find_tensor(tensors, parameter, model->parameters().prefix()) != nullptr;
+  }
+  for (const auto& [option, is_present] : present) config.set(option, is_present);
+  return make_model(config);
+}
+
+// A frozen matrix is held in the dtype of its first tensor.
 inline std::unique_ptr<Model> load_model(const Fixture& fixture, bool trainable = false) {
-  auto model = make_model(fixture.config);
-  const std::string& prefix = model->parameters().prefix();
+  auto model = make_model_for(fixture.config, fixture.weights);
   std::map<Weight*, bool> allocated;
   for (const Parameter& parameter : model->parameters().list()) {
-    auto found = fixture.weights.find(parameter.name);
-    if (found == fixture.weights.end() && parameter.name.starts_with(prefix))
-      found = fixture.weights.find(parameter.name.substr(prefix.size()));
-    if (found == fixture.weights.end()) found = fixture.weights.find(parameter.alias);
-    if (found == fixture.weights.end()) throw std::runtime_error("fixture lacks " + parameter.name);
-    const Stored& stored = found->second;
+    const Stored* stored = find_tensor(fixture.weights, parameter, model->parameters().prefix());
+    if (stored == nullptr) throw std::runtime_error("fixture lacks " + parameter.name);
     std::vector<size_t> shape;
     for (size_t i = 0; i < parameter.shape.rank(); ++i) shape.push_back(parameter.shape[i]);
-    if (shape != stored.shape) throw std::runtime_error(parameter.name + " should be " + parameter.shape.text());
-    if (!std::exchange(allocated[parameter.weight], true)) parameter.weight->allocate(stored.dtype, trainable);
-    load_parameter(parameter, stored);
+    if (shape != stored->shape) throw std::runtime_error(parameter.name + " should be " + parameter.shape.text());
+    if (!std::exchange(allocated[parameter.weight], true)) parameter.weight->allocate(stored->dtype, trainable);
+    load_parameter(parameter, *stored);
   }
   return model;
 }

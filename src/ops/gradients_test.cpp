@@ -177,6 +177,20 @@ TEST_CASE("embedding, a token twice, and the same table as the head", "[ops]") {
       [&](const auto& in) { return product(look_up(in[0], 2.5), in[0], nullptr, tokens.size(), D, V); });
 }
 
+TEST_CASE("rows, one of them twice", "[ops]") {
+  const std::vector<size_t> indices{3, 0, 3};
+  const size_t T = 5, D = 6;
+  const auto kind = GENERATE(kTensor, kSlice);
+  check(
+      {{kind, T, D}}, [&](Context& ctx, Given& g) { return rows(ctx, g.tensors[0], indices); },
+      [&](const auto& in) {
+        Reals y;
+        for (const size_t i : indices)
+          y.insert(y.end(), in[0].begin() + static_cast<ptrdiff_t>(i * D), in[0].begin() + static_cast<ptrdiff_t>((i + 1) * D));
+        return y;
+      });
+}
+
 TEST_CASE("add and scale, a tensor used twice", "[ops]") {
   const size_t T = 3, D = 5;
   check(
@@ -471,6 +485,8 @@ TEST_CASE("shapes that do not fit are errors", "[ops]") {
   fails_with(Code::kInvalidArgument, [&] { embedding(ctx, wrong, g.weights[2]); });
   fails_with(Code::kInvalidArgument, [&] { embedding(ctx, negative, g.weights[2]); });
   CHECK(embedding(ctx, none, g.weights[2]).rows == 0);
+  const std::vector<size_t> too_far{2};
+  fails_with(Code::kShapeMismatch, [&] { rows(ctx, x, too_far); });
   // A frozen weight has no gradient to give.
   Tape tape(arena);
   Context taped{arena, &tape};

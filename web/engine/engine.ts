@@ -75,14 +75,15 @@ const longestDraw = 2 ** 16;
 /** Who lets a computation begin. */
 type Turns = Pick<Queue, 'run'>;
 
-type Matches = ReturnType<typeof matchTensors>['matches'];
+type Matched = ReturnType<typeof matchTensors>;
+type Matches = Matched['matches'];
 
 /** What a model is made from, as it is described afterwards. */
 type Described = Pick<Checkpoint, 'name' | 'config' | 'generationConfig' | 'warnings'> & { format: string; commit?: string | undefined };
 
 /** Where a model's parts come from. */
 interface Parts {
-  match(parameters: readonly NativeParameter[]): ReturnType<typeof matchTensors>;
+  match(parameters: readonly NativeParameter[]): Matched;
   tokenizer(): Promise<Tokenizer | null>;
   sentence?(likely: boolean): Promise<SentenceSettings | null>;
   /** Fills the weights, a few rows a step. */
@@ -187,6 +188,7 @@ export class Engine {
         matches: parameters.map((parameter, index) => ({ index, parameter, entry: { dtype: 'F32' } as TensorEntry })),
         dtypes: parameters.map(() => 'F32'),
         unused: [],
+        without: [],
       }),
       tokenizer: async () =>
         tokenizer === undefined ? null : openTokenizerOf(tokenizer, config.model_type, { signal }, this.#platform.files),
@@ -212,10 +214,8 @@ export class Engine {
       const memory = {} as Inspection['memory'];
       let described: ModelInfo | undefined;
       for (const dtype of ['f32', 'f16', 'bf16'] as const) {
-        const session = native.call((module) => module.createSession(config, sessionOptions(dtype)));
-        const { matches, dtypes, unused } = matchTensors(
-          native.call(() => session.parameters()),
-          checkpoint.tensors,
+        const { session, matches, dtypes, unused } = openSession(native, config, sessionOptions(dtype), (parameters) =>
+          matchTensors(parameters, checkpoint.tensors),
         );
         const plan = native.call(() => session.plan(dtypes));
         memory[dtype] = { ...plan, fits: bytesNeeded(plan) <= memoryLimit };
@@ -245,10 +245,9 @@ export class Engine {
     parts: Parts,
   ): Promise<Model> {
     const config = flattenConfig(from.config);
-    const session = native.call((module) => module.createSession(config, sessionOptions(options.dtype, options.trainable)));
+    const given = sessionOptions(options.dtype, options.trainable);
+    const { session, matches, dtypes, unused } = openSession(native, config, given, parts.match);
     try {
-      const parameters = native.call(() => session.parameters());
-      const { matches, dtypes, unused } = parts.match(parameters);
       const plan = native.call(() => session.plan(dtypes));
       refuseTooLarge(where, native, config, options.dtype, dtypes, plan);
 
@@ -771,6 +770,22 @@ function count(shape: readonly number[]): number {
 
 function sessionOptions(dtype: Dtype | undefined, trainable = false): Flat {
   return { ...(dtype ? { dtype: dtype.toUpperCase() } : {}), ...(trainable ? { trainable } : {}) };
+}
+
+/** A session and where its parameters come from. Parts of the model that the files may lack and do lack are turned off in `config`. */
+function openSession(native: Native, config: Flat, options: Flat, match: Parts['match']): Matched & { session: NativeSession } {
+  for (;;) {
+    const session = native.call((module) => module.createSession(config, options));
+    try {
+      const matched = match(native.call(() => session.parameters()));
+      if (matched.without.length === 0) return { session, ...matched };
+      for (const key of matched.without) config[key] = false;
+    } catch (reason) {
+      if (!native.death) session.delete();
+      throw reason;
+    }
+    session.delete();
+  }
 }
 
 /** Throws `out-of-memory` for a model that cannot fit, and says what would. */

@@ -11,6 +11,7 @@ export interface NativeParameter {
   shape: number[];
   prefix?: string;
   alias?: string;
+  option?: string;
   /** `F32`, `F16` or `BF16`: how it is kept. */
   dtype: string;
 }
