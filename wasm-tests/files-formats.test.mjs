@@ -546,6 +546,34 @@ test('names are found with and without their prefix; what is missing or misshape
   fails([tensor('h.0.w', [2, 3], 'I64'), ...good.slice(1)], 'unsupported', /h\.0\.w.*I64/);
 });
 
+test("BERT's files: norms under their first names, a bias under either name, parts that may be lacking", () => {
+  const tensor = (name, shape) => [name, { name, shape, dtype: 'F32', source: null, begin: 0, end: 0 }];
+  const parameters = [
+    { name: 'bert.embeddings.LayerNorm.weight', shape: [3], prefix: 'bert.' },
+    { name: 'bert.embeddings.LayerNorm.bias', shape: [3], prefix: 'bert.' },
+    { name: 'bert.pooler.dense.weight', shape: [3, 3], prefix: 'bert.', option: 'add_pooling_layer' },
+    { name: 'bert.pooler.dense.bias', shape: [3], prefix: 'bert.', option: 'add_pooling_layer' },
+    { name: 'cls.predictions.bias', shape: [5], prefix: 'bert.', alias: 'cls.predictions.decoder.bias', option: 'add_lm_head' },
+  ];
+  const norm = [tensor('embeddings.LayerNorm.gamma', [3]), tensor('embeddings.LayerNorm.beta', [3])];
+  const pooler = [tensor('bert.pooler.dense.weight', [3, 3]), tensor('bert.pooler.dense.bias', [3])];
+  const match = (...tensors) => {
+    const { matches, without } = matchTensors(parameters, new Map(tensors));
+    return [matches.map(({ index, entry }) => `${index} ${entry.name}`), without];
+  };
+  const norms = ['0 embeddings.LayerNorm.gamma', '1 embeddings.LayerNorm.beta'];
+  const poolers = ['2 bert.pooler.dense.weight', '3 bert.pooler.dense.bias'];
+  assert.deepEqual(match(...norm), [norms, ['add_pooling_layer', 'add_lm_head']]);
+  assert.deepEqual(match(...norm, ...pooler), [[...norms, ...poolers], ['add_lm_head']]);
+  assert.deepEqual(match(...norm, ...pooler, tensor('cls.predictions.decoder.bias', [5])), [
+    [...norms, ...poolers, '4 cls.predictions.decoder.bias'],
+    [],
+  ]);
+  // A part of a part is a file that was cut.
+  assert.throws(() => match(...norm, pooler[0]), { code: 'missing-tensor', message: /expected tensor bert\.pooler\.dense\.bias,/ });
+  assert.throws(() => match(...norm.slice(1)), { code: 'missing-tensor', message: /bert\.embeddings\.LayerNorm\.weight/ });
+});
+
 test('F64 is rounded to F32', async () => {
   const values = Float64Array.of(1 / 3, -1e-50, 1e300, -0, 2 ** -149 * 1.5, 16_777_217);
   const tensors = await readSafetensors(source(safetensors({ w: { dtype: 'F64', shape: [3, 2], data: new Uint8Array(values.buffer) } })));
@@ -573,8 +601,11 @@ test('configurations are flattened', () => {
       constructor: 5,
       n: null,
       inf: Number.NEGATIVE_INFINITY,
+      num_labels: 1,
     },
   );
+  const labels = api.parseObject('{"num_labels":3,"id2label":{"0":"x","1":"y"}}', 'config.json');
+  assert.deepEqual({ ...api.flattenConfig(labels) }, { num_labels: 2 });
   assert.equal({}.polluted, undefined);
   assert.equal(api.flattenConfig(api.parseObject('{}', 'x')).toString, undefined);
   assert.throws(() => api.flattenConfig(api.parseObject('{"a.b":1,"a":{"b":2}}', 'x')), { code: 'invalid-file', message: /a\.b/ });
