@@ -181,6 +181,7 @@ export function compileNormalizer(config: unknown, fail: Fail): Normalizer {
     }
     case 'Nmt':
       return chain([
+        // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is removed
         remove(/[\x01-\x08\v\x0e-\x1f\x7f\x8f\x9f]/g),
         (piece) => rewrite(piece, /[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]/g, (out, _, at) => out.put(' ', at)),
       ]);

@@ -478,7 +478,8 @@ function buildTokenizer(
     destination: tokenText(own(settings, 'tgt_lang')),
     target: description.target === undefined ? null : buildTokenizer(folder, description.target, settings, family),
     maxLength: typeof maxLength === 'number' && maxLength > 0 && maxLength < 1e6 ? maxLength : null,
-    subwordPrefix: isObject(model) && own(model, 'type') === 'WordPiece' ? (tokenText(own(model, 'continuing_subword_prefix')) ?? '##') : null,
+    subwordPrefix:
+      isObject(model) && own(model, 'type') === 'WordPiece' ? (tokenText(own(model, 'continuing_subword_prefix')) ?? '##') : null,
   });
 }
 
