@@ -424,7 +424,7 @@ TEST_CASE("session: requests that make no sense are refused by name") {
   CHECK(message({{{1, 2}}, {}, {}, {{1}}}) == "[forward] decoderInputIds: expected none, the model has no decoder of its own");
   CHECK(message({{{1}}, {}, {}, {}}, {{"attentions.layers", std::vector<double>{2}}}) ==
         "[forward] attentions.layers: expected indices below 2, got 2");
-  CHECK(message({{{1}}, {}, {}, {}}, {{"trace", true}}) == "[forward] trace: unknown option");
+  CHECK(message({{{1}}, {}, {}, {}}, {{"traces", true}}) == "[forward] traces: unknown option");
   CHECK(error_of([&] { session->start_score({{}}); }).message() == "[score] sequence 0: expected at least one token, got none");
   CHECK(error_of([&] { session->start_score({random_ids(401, 1)}); }).code() == Code::kInvalidArgument);
   CHECK(error_of([&] { generated(*session, {random_ids(401, 1)}, {}); }).code() == Code::kInvalidArgument);
