@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -18,7 +17,7 @@ namespace wf {
 
 namespace {
 
-constexpr double kMostBytes = 4294901760.0;  // what WebAssembly can address
+constexpr double kMostBytes = 4294901760.0;   // what WebAssembly can address
 constexpr double kMostPosition = 16777216.0;  // beyond it a float does not tell neighbours apart
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
@@ -51,8 +50,8 @@ class Given {
 
   const std::string& where() const { return where_; }
 
-  const Array* find(const std::string& name) {
-    known_.insert(name);
+  const Array* find(std::string_view name) {
+    known_.emplace(name);
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) {
       if (options_.has(name)) options_.reject(name, "a tensor");
@@ -66,22 +65,22 @@ class Given {
     }
     return &array;
   }
-  const Array* find(const std::string& name, std::initializer_list<Dim> expected) {
+  const Array* find(std::string_view name, std::initializer_list<Dim> expected) {
     const Array* array = find(name);
     if (array) expect(name, *array, expected);
     return array;
   }
-  const Array& tensor(const std::string& name) {
+  const Array& tensor(std::string_view name) {
     const Array* array = find(name);
     if (array == nullptr) fail(Code::kInvalidArgument, where_, name, ": expected a tensor, got none");
     return *array;
   }
-  const Array& tensor(const std::string& name, std::initializer_list<Dim> expected) {
+  const Array& tensor(std::string_view name, std::initializer_list<Dim> expected) {
     const Array& array = tensor(name);
     expect(name, array, expected);
     return array;
   }
-  void expect(const std::string& name, const Array& array, std::initializer_list<Dim> expected) const {
+  void expect(std::string_view name, const Array& array, std::initializer_list<Dim> expected) const {
     bool fits = array.shape.size() == expected.size();
     std::string text = "(";
     size_t i = 0;
@@ -91,33 +90,33 @@ class Given {
     }
     if (!fits) mismatch(name, text + ")", array);
   }
-  [[noreturn]] void mismatch(const std::string& name, const std::string& expected, const std::string& got) const {
+  [[noreturn]] void mismatch(std::string_view name, std::string_view expected, std::string_view got) const {
     fail(Code::kShapeMismatch, where_, name, ": expected ", expected, ", got ", got);
   }
-  [[noreturn]] void mismatch(const std::string& name, const std::string& expected, const Array& array) const {
+  [[noreturn]] void mismatch(std::string_view name, std::string_view expected, const Array& array) const {
     mismatch(name, expected, text_of_shape(array.shape));
   }
 
   // The options, `name` being one of them.
-  const Config& option(const std::string& name) {
-    known_.insert(name);
+  const Config& option(std::string_view name) {
+    known_.emplace(name);
     if (tensors_.contains(name)) fail(Code::kInvalidArgument, where_, name, ": expected a number, a word, true or false, got a tensor");
     return options_;
   }
-  bool flag(const std::string& name, bool fallback) { return option(name).boolean(name, fallback); }
-  double number(const std::string& name, double fallback) {
+  bool flag(std::string_view name, bool fallback) { return option(name).boolean(name, fallback); }
+  double number(std::string_view name, double fallback) {
     const double value = option(name).number(name, fallback);
     if (!std::isfinite(value)) options_.reject(name, "a finite number");
     return value;
   }
-  double integer(const std::string& name, double fallback) {
+  double integer(std::string_view name, double fallback) {
     const double value = number(name, fallback);
     if (value != std::floor(value)) options_.reject(name, "a whole number");
     return value;
   }
   float eps(double fallback) { return epsilon(option("eps"), "eps", fallback); }
   // Which of two words.
-  bool chooses(const std::string& name, const std::string& word, const std::string& other) {
+  bool chooses(std::string_view name, std::string_view word, std::string_view other) {
     const std::string value = option(name).string(name, word);
     if (value != word && value != other) options_.reject(name, join("'", word, "' or '", other, "'"));
     return value == word;
@@ -137,8 +136,11 @@ class Given {
       floats += static_cast<double>(array.data.size());
     }
     for (const auto& [name, value] : options_.values()) unknown(name);
-    if (floats * sizeof(float) > kMostBytes) {
-      fail(Code::kOutOfMemory, where_, "memory: expected at most ", kMostBytes, " bytes, got ", floats * sizeof(float));
+    const double bytes = floats * sizeof(float);
+    if (bytes > kMostBytes) {
+      const double countable = std::min(bytes, 0x1p63);
+      fail(Code::kOutOfMemory, where_, "memory: expected at most ", static_cast<uint64_t>(kMostBytes), " bytes, got ",
+           static_cast<uint64_t>(countable));
     }
   }
 
@@ -146,7 +148,7 @@ class Given {
   std::string where_;
   const Arrays& tensors_;
   const Config& options_;
-  std::set<std::string> known_;
+  std::set<std::string, std::less<>> known_;
 };
 
 // An array as rows of its last dimension. Nothing writes into it.
@@ -258,11 +260,11 @@ struct Masking {
     causal = given.flag("causal", causal_by_default);
   }
   // Of what stands outside the sequence, such as the encoder's output.
-  Masking(Given& given, const std::string& name, size_t heads, size_t queries, size_t keys) : H(heads), T(queries), S(keys) {
+  Masking(Given& given, std::string_view name, size_t heads, size_t queries, size_t keys) : H(heads), T(queries), S(keys) {
     mask = read(given, name);
   }
 
-  const Array* read(Given& given, const std::string& name) {
+  const Array* read(Given& given, std::string_view name) {
     const Array* found = given.find(name);
     if (found == nullptr) return nullptr;
     expect_broadcast(given, name, *found);
@@ -274,7 +276,7 @@ struct Masking {
     return found;
   }
 
-  void expect_broadcast(Given& given, const std::string& name, const Array& array) const {
+  void expect_broadcast(Given& given, std::string_view name, const Array& array) const {
     const size_t sizes[] = {H, T, S}, rank = array.shape.size();
     bool fits = rank <= 3;
     for (size_t i = 0; fits && i < rank; ++i) fits = array.shape[i] == 1 || array.shape[i] == sizes[3 - rank + i];
@@ -428,7 +430,10 @@ struct MultiHead {
     return parts.floats() + attention.floats() + product({attention.masking.T, parts.output.outputs()}) * 2;
   }
   MultiHead(const Projections& parts, const Attention& core)
-      : query(loaded({&parts.query})), key(loaded({&parts.key})), value(loaded({&parts.value})), output(loaded({&parts.output})),
+      : query(loaded({&parts.query})),
+        key(loaded({&parts.key})),
+        value(loaded({&parts.value})),
+        output(loaded({&parts.output})),
         attention(core) {}
 
   // x (T, D) looks at m (S, M) -> (T, F)
@@ -487,7 +492,8 @@ struct FeedForwardParts {
 
   FeedForwardParts(Given& given, const std::string& up_name, const std::string& down_name, const std::string& gate_name, size_t width)
       : up(given, up_name, "F", width), down(given, down_name, "D", up.outputs()) {
-    if (!gate_name.empty() && (given.find(gate_name) || given.find(gate_name + ".weight"))) gate = Matrix(given, gate_name, up.outputs(), width);
+    if (!gate_name.empty() && (given.find(gate_name) || given.find(gate_name + ".weight")))
+      gate = Matrix(given, gate_name, up.outputs(), width);
     act = wf::activation(given.option("activation"), "activation", "relu");
   }
 
@@ -521,7 +527,7 @@ Arrays sinusoidal_positions(Given& given) {
   if (D == 0 || D % 2 != 0) given.option("size").reject("size", "an even number from 2: sines and cosines come in pairs");
   const double first = given.integer("first", 0);
   if (std::abs(first) + static_cast<double>(T) > kMostPosition) {
-    given.option("first").reject("first", join("positions of at most ", kMostPosition, " with the length ", T));
+    given.option("first").reject("first", join("positions of at most ", static_cast<uint64_t>(kMostPosition), " with the length ", T));
   }
   const bool interleaved = given.chooses("layout", "interleaved", "halves");
   given.settle(product({T, D}) * 2 + static_cast<double>(T));
@@ -529,14 +535,8 @@ Arrays sinusoidal_positions(Given& given) {
   Workplace place;
   std::vector<int32_t> positions(T);
   for (size_t t = 0; t < T; ++t) positions[t] = static_cast<int32_t>(first) + static_cast<int32_t>(t);
-  const Tensor pairs = Sinusoids(D)(place.ctx, positions);
-  Array output = array_of({T, D}, pairs);
-  if (!interleaved) {
-    for (size_t t = 0; t < T; ++t) {
-      for (size_t i = 0; i < D; ++i) output.data[t * D + i % 2 * (D / 2) + i / 2] = pairs.row(t)[i];
-    }
-  }
-  return {{"output", std::move(output)}};
+  const Sinusoids block = interleaved ? Sinusoids(D) : Sinusoids::halves(D);
+  return {{"output", array_of({T, D}, block(place.ctx, positions))}};
 }
 
 Arrays rope(Given& given) {
@@ -557,7 +557,8 @@ Arrays rope(Given& given) {
   for (size_t t = 0; t < T; ++t) {
     const double position = at ? static_cast<double>(at->data[t]) : static_cast<double>(t);
     if (!(position >= 0 && position <= kMostPosition && position == std::floor(position))) {
-      fail(Code::kInvalidArgument, given.where(), "positions: expected whole numbers from 0 to ", kMostPosition, ", got ", position);
+      fail(Code::kInvalidArgument, given.where(), "positions: expected whole numbers from 0 to ", static_cast<uint64_t>(kMostPosition),
+           ", got ", position);
     }
     positions[t] = static_cast<int32_t>(position);
   }
@@ -664,11 +665,16 @@ Arrays decoder_layer(Given& given) {
 
 Arrays run_mechanism(std::string_view operation, const Arrays& tensors, const Config& options) {
   static const std::map<std::string_view, Arrays (*)(Given&)> operations = {
-      {"attention", attention},       {"multiHeadAttention", multi_head_attention},
-      {"layerNorm", layer_norm},      {"rmsNorm", rms_norm},
-      {"softmax", softmax},           {"feedForward", feed_forward},
-      {"rope", rope},                 {"sinusoidalPositions", sinusoidal_positions},
-      {"encoderLayer", encoder_layer}, {"decoderLayer", decoder_layer},
+      {"attention", attention},
+      {"multiHeadAttention", multi_head_attention},
+      {"layerNorm", layer_norm},
+      {"rmsNorm", rms_norm},
+      {"softmax", softmax},
+      {"feedForward", feed_forward},
+      {"rope", rope},
+      {"sinusoidalPositions", sinusoidal_positions},
+      {"encoderLayer", encoder_layer},
+      {"decoderLayer", decoder_layer},
   };
   const auto found = operations.find(operation);
   if (found == operations.end()) fail(Code::kInvalidArgument, "ops", "expected the name of an operation, got '", operation, "'");

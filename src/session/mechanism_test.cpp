@@ -102,7 +102,8 @@ TEST_CASE("Rows of weights sum to 1; the output is the weights times the values"
         for (size_t d = 0; d < Dv; ++d) out[d] += static_cast<double>(row[j]) * static_cast<double>(v.data[(h / 2 * S + j) * Dv + d]);
       }
       CHECK_THAT(sum, WithinAbs(1, 1e-5));
-      for (size_t d = 0; d < Dv; ++d) CHECK_THAT(static_cast<double>(result.at("output").data[(h * T + t) * Dv + d]), WithinAbs(out[d], 1e-5));
+      for (size_t d = 0; d < Dv; ++d)
+        CHECK_THAT(static_cast<double>(result.at("output").data[(h * T + t) * Dv + d]), WithinAbs(out[d], 1e-5));
     }
   }
 }
@@ -172,7 +173,8 @@ TEST_CASE("Position codes are unique, and PE(pos + k) is PE(pos) rotated", "[mec
   const size_t N = 2000, D = 16, k = 7;
   const std::vector<float> codes = run("sinusoidalPositions", {}, {{"length", double{N}}, {"size", double{D}}}).at("output").data;
   std::vector<std::vector<float>> rows;
-  for (size_t t = 0; t < N; ++t) rows.emplace_back(codes.begin() + static_cast<long>(t * D), codes.begin() + static_cast<long>((t + 1) * D));
+  for (size_t t = 0; t < N; ++t)
+    rows.emplace_back(codes.begin() + static_cast<long>(t * D), codes.begin() + static_cast<long>((t + 1) * D));
   std::sort(rows.begin(), rows.end());
   CHECK(std::adjacent_find(rows.begin(), rows.end()) == rows.end());
   // (sin, cos)(w (pos + k)) = [cos wk, sin wk; -sin wk, cos wk] (sin, cos)(w pos): one matrix for every pos.
@@ -254,13 +256,15 @@ TEST_CASE("What does not fit is refused by name", "[mechanism]") {
         "[attention] mask: expected 1 where a key is visible and 0 where it is hidden, got 0.5");
   CHECK(argument("attention", {{"q", a}, {"k", a}, {"v", a}}, {{"casual", true}}) ==
         "[attention] unknown argument 'casual': expected one of bias, causal, k, mask, q, scale, scores, v");
-  CHECK(argument("attention", {{"q", a}, {"k", a}, {"v", a}}, {{"scale", double{kNaN}}}).starts_with("[attention] scale: expected a finite"));
+  CHECK(
+      argument("attention", {{"q", a}, {"k", a}, {"v", a}}, {{"scale", double{kNaN}}}).starts_with("[attention] scale: expected a finite"));
   CHECK(argument("attention", {{"q", a}, {"k", a}, {"v", a}, {"causal", a}}).starts_with("[attention] causal: expected a number"));
   CHECK(argument("sinusoidalPositions", {}, {{"length", 3.0}, {"size", 5.0}}).starts_with("[sinusoidalPositions] size: expected an even"));
   CHECK(argument("rope", {{"x", a}, {"positions", {{3}, {0, 1.5f, 2}}}}).starts_with("[rope] positions: expected whole numbers"));
   CHECK(argument("encoderLayer", {{"x", a}}) == "[encoderLayer] weights.self_attn.q_proj.weight: expected a tensor, got none");
   CHECK(argument("nothing", {}).starts_with("[ops] expected the name"));
-  CHECK(refusal(Code::kUnsupported, "feedForward", {{"x", a}, {"up", a}, {"down", normals({4, 3}, 1)}}, {{"activation", std::string("swoosh")}})
+  CHECK(refusal(Code::kUnsupported, "feedForward", {{"x", a}, {"up", a}, {"down", normals({4, 3}, 1)}},
+                {{"activation", std::string("swoosh")}})
             .starts_with("[feedForward] activation: expected"));
 }
 
