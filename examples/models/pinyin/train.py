@@ -249,16 +249,19 @@ def train(args) -> None:
             torch.save(state, checkpoint.with_suffix(".tmp"))
             os.replace(checkpoint.with_suffix(".tmp"), checkpoint)
         if done % 1000 == 0 or done == args.steps:
-            print(f"step {done} held out: {report(measure(model, corpus, corpus.held))}", flush=True)
+            print(f"step {done} held out: {report(measure(model, corpus, readings(corpus.held)))}", flush=True)
+
+
+def readings(entries: dict) -> dict[str, list[str]]:
+    return {phrase: reading for phrase, (reading, _) in entries.items()}
 
 
 @torch.no_grad()
-def measure(model: Transformer, corpus: Corpus, phrases) -> dict:
-    """Greedy decoding of each phrase, which the target's length may end too early or too late; positions beyond count as wrong."""
+def measure(model: Transformer, corpus: Corpus, expected: dict[str, list[str]]) -> dict:
+    """Greedy decoding of each text, and what of it is as expected; a syllable that is not there is wrong and not aligned."""
     model.eval()
     counts, missed = collections.Counter(), collections.Counter()
-    phrases = sorted(phrases, key=len)
-    expected = corpus.held | corpus.train
+    phrases = sorted(expected, key=len)
     names = list(corpus.target)
     for begin in range(0, len(phrases), 500):
         chunk = phrases[begin : begin + 500]
@@ -275,9 +278,8 @@ def measure(model: Transformer, corpus: Corpus, phrases) -> dict:
         for phrase, row, link in zip(chunk, fed[:, 1:].tolist(), links.tolist()):
             row = row[: row.index(2)] if 2 in row else row
             counts["phrases"] += 1
-            readings = expected[phrase][0]
-            counts["whole"] += [names[i] for i in row] == readings
-            for i, (character, reading) in enumerate(zip(phrase, readings)):
+            counts["whole"] += [names[i] for i in row] == expected[phrase]
+            for i, (character, reading) in enumerate(zip(phrase, expected[phrase])):
                 right = i < len(row) and names[row[i]] == reading
                 counts["syllables"] += 1
                 counts["right"] += right
@@ -346,12 +348,15 @@ def evaluate(args) -> None:
     model = Transformer(json.loads((args.folder / "config.json").read_text()))
     model.load_state_dict({k: v.float() for k, v in load_file(args.folder / "model.safetensors").items()})
     source, target = (Tokenizer.from_file(str(args.folder / name)) for name in ("tokenizer.json", "target_tokenizer.json"))
-    for phrase, (readings, _) in corpus.held.items():
-        ids = [corpus.target[r] for r in readings]
-        assert source.encode(phrase).ids == [corpus.source[c] for c in phrase] + [2] and target.decode(ids) == " ".join(readings), phrase
-    print(f"held out: {report(measure(model, corpus, corpus.held))}")
+    held = readings(corpus.held)
+    for phrase, syllables in held.items():
+        ids = [corpus.target[s] for s in syllables]
+        assert source.encode(phrase).ids == [corpus.source[c] for c in phrase] + [2] and target.decode(ids) == " ".join(syllables), phrase
+    print(f"held out: {report(measure(model, corpus, held))}")
     text = "\n".join(corpus.train)
-    print(f"of these, in no training phrase: {report(measure(model, corpus, [p for p in corpus.held if p not in text]))}")
+    print(f"of these, inside no training phrase: {report(measure(model, corpus, {k: v for k, v in held.items() if k not in text}))}")
+    lines = [line.split("\t") for line in (HERE / "sentences.txt").read_text(encoding="utf-8").splitlines()]
+    print(f"sentences: {report(measure(model, corpus, {text: reading.split() for text, reading in lines}))}")
 
 
 def main() -> None:
