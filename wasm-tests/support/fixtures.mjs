@@ -32,7 +32,7 @@ export function readTensors(path) {
     {
       dtype,
       shape,
-      data_offsets: [begin, end],
+      data_offsets: [begin, end] = [],
     } = {},
   ] of Object.entries(header)) {
     if (name === '__metadata__') continue;
