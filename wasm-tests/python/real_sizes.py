@@ -1,10 +1,11 @@
-"""Models of published sizes with random weights, and what transformers makes of a prompt of 64 tokens.
+"""Models of published sizes with random weights, and what transformers makes of a prompt of 64 tokens, for encoder-decoders a source of 64 and a target of 16.
 
     python real_sizes.py --out DIR [--seed N] [--only NAME ...]
     python real_sizes.py --list
 
 Configurations are those of the published config.json files, weights in their dtype. DIR/NAME gets config.json, model.safetensors,
-expected.json (`parameters` as published; `inputIds`, `greedy`: 16 tokens) and expected.safetensors (`logits`, (64, V)). A model of `refused` gets a file
+expected.json (`parameters` as published; `inputIds`, `greedy`: 16 tokens) and expected.safetensors (`logits`, (64, V)). Encoder-decoders and encoders are laid out like those of
+wasm-tests/fixtures (`kind`): encoder-decoders with a greedy run and a search with 4 beams. A model of `refused` gets a file
 of the right length without content: it does not fit into 32 bits of memory.
 """
 
@@ -16,10 +17,13 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.utils import logging
 
+import beams
 from common import DTYPES, write_json
+from encoder_decoder import bart, marian, t5, t5_v1_1
+from encoders import bert, class_of, distilbert, outputs
 from families import bloom, clean, gemma, gpt2, gpt_neox, llama, opt, qwen2, qwen3
 
 PROMPT, NEW_TOKENS = 64, 16
@@ -55,14 +59,44 @@ def sizes() -> dict[str, tuple[dict, str, int]]:
     }
 
 
+def other_sizes() -> dict[str, tuple[dict, str, int]]:
+    """The same of encoder-decoders and encoders."""
+    big = {"encoder_layers": 6, "decoder_layers": 6, "num_hidden_layers": 6}
+    opus = {"d_model": 512, "encoder_attention_heads": 8, "decoder_attention_heads": 8, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "vocab_size": 58101,
+            "decoder_vocab_size": 58101, "pad_token_id": 58100, "decoder_start_token_id": 58100, "bad_words_ids": [[58100]], "max_position_embeddings": 512}
+    base = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12, "intermediate_size": 3072, "max_position_embeddings": 512, "vocab_size": 30522}
+    return {
+        "opus-mt-en-de": (marian(**big, **opus), "F16", 73_886_208),
+        "t5-small": (t5(d_model=512, d_kv=64, d_ff=2048, num_heads=8, num_layers=6, vocab_size=32128, n_positions=512), "F32", 60_506_624),
+        "flan-t5-small": (t5_v1_1(d_model=512, d_kv=64, d_ff=1024, num_heads=6, num_layers=8, num_decoder_layers=8, vocab_size=32128), "F32", 76_961_152),
+        "bart-base": (bart(**big, d_model=768, encoder_attention_heads=12, decoder_attention_heads=12, encoder_ffn_dim=3072, decoder_ffn_dim=3072, vocab_size=50265,
+                           max_position_embeddings=1024), "F32", 139_420_416),
+        "all-MiniLM-L6-v2": (bert("Model", **base | {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}), "F32", 22_713_216),
+        "distilbert-sst-2": (distilbert("ForSequenceClassification", dim=768, hidden_dim=3072, n_heads=12, n_layers=6, vocab_size=30522, max_position_embeddings=512), "F32",
+                             66_955_010),
+        "bert-base-uncased": (bert("ForMaskedLM", **base), "F32", 109_514_298),
+    }
+
+
 REFUSED = {"gemma-2b"}
+KINDS = {"marian": AutoModelForSeq2SeqLM, "t5": AutoModelForSeq2SeqLM, "bart": AutoModelForSeq2SeqLM}
 GAINS = {"gpt2": 1.6, "gpt_neox": 1.6, "opt": 1.6, "bloom": 2.0}
 
 
+def kind_of(config: dict):
+    """The class of a configuration's models; encoders have one for each head."""
+    return KINDS.get(config["model_type"]) or (class_of(config) if "bert" in config["model_type"] else AutoModelForCausalLM)
+
+
 def shapes(folder: Path) -> dict[str, torch.Size]:
+    config = json.loads((folder / "config.json").read_text())
+    kind, read = kind_of(config), AutoConfig.from_pretrained(folder)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    return {name: p.shape for name, p in model.named_parameters()}  # the head's second name of a tied embedding is left out
+        model = kind.from_config(read) if hasattr(kind, "from_config") else kind(read)
+    found = {name: p.shape for name, p in model.named_parameters() if p.requires_grad}  # the head's second name of a tied embedding is left out
+    if config.get("tie_word_embeddings") is False and config["model_type"] == "t5":
+        found["lm_head.weight"] = found["shared.weight"]
+    return found
 
 
 def draw(name: str, shape: torch.Size, conv1d: bool, gain: float, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
@@ -111,6 +145,31 @@ def expect(config: dict, folder: Path, seed: int) -> dict:
     raise RuntimeError(f"[{folder.name}] no prompt keeps the best token in the lead")
 
 
+@torch.no_grad()
+def expect_other(config: dict, folder: Path, seed: int) -> dict:
+    kind = kind_of(config)
+    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(seed + 1)
+    draw = lambda n: torch.randint(4, config["vocab_size"] - 4, (1, n), generator=generator)
+    ids, extra, runs = draw(PROMPT), {}, []
+    if kind is AutoModelForSeq2SeqLM:
+        start = model.generation_config.decoder_start_token_id
+        extra = {"decoder_input_ids": torch.cat([torch.tensor([[start]]), draw(15)], dim=1)}
+        for options, least in (({"numBeams": 1, "doSample": False, "maxNewTokens": NEW_TOKENS}, LEAD), ({"numBeams": 4, "numReturnSequences": 2, "maxNewTokens": NEW_TOKENS}, beams.MARGIN)):
+            for _ in range(10):
+                source = draw(PROMPT)[0].tolist()
+                (found,), margin = beams.generate(model, [source], options)
+                if margin > least:
+                    break
+            else:
+                raise RuntimeError(f"[{folder.name}] no prompt keeps decisions apart")
+            runs.append({"inputIds": source, "options": options, "sequences": found})
+    out = model(input_ids=ids, attention_mask=torch.ones_like(ids), **extra)
+    save_file({f"case.0.{k}": v[0].clone() for k, v in outputs(out).items()}, folder / "expected.safetensors")
+    case = {"inputIds": ids[0].tolist()} | ({"decoderInputIds": extra["decoder_input_ids"][0].tolist()} if extra else {})
+    return {"kind": "encoder-decoder" if extra else "encoder", "cases": [case], "runs": runs}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -119,16 +178,16 @@ def main() -> None:
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
     if args.list:
-        print("\n".join(sizes()))
+        print("\n".join(sizes() | other_sizes()))
         return
     logging.disable_progress_bar()
-    for name, (config, dtype, parameters) in sizes().items():
+    for name, (config, dtype, parameters) in (sizes() | other_sizes()).items():
         if args.only and name not in args.only:
             continue
         folder = args.out / name
         write(config, dtype, folder, args.seed, name in REFUSED)
         gc.collect()
-        answers = {} if name in REFUSED else expect(config, folder, args.seed)
+        answers = {} if name in REFUSED else (expect_other if name in other_sizes() else expect)(config, folder, args.seed)
         write_json(folder / "expected.json", {"parameters": parameters, "dtype": dtype, "refused": name in REFUSED} | answers)
 
 
