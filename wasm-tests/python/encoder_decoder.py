@@ -214,7 +214,7 @@ def taught(spec: Spec, model, seed: int) -> None:
         for name, p in [*model.named_parameters(), *((n, b) for n, b in model.named_buffers() if n == "final_logits_bias" and spec.name != "bart-base")]:
             if p.requires_grad or name == "final_logits_bias":
                 p.copy_(draw(name, p.shape, spec, generator))
-        if spec.config.get("share_encoder_decoder_embeddings") is False:  # alike to begin with, so that copying is learned as soon
+        if spec.steps and spec.config.get("share_encoder_decoder_embeddings") is False:  # alike to begin with, so that copying is learned as soon
             model.model.encoder.embed_tokens.weight[:V] += 2 * model.model.decoder.embed_tokens.weight
     size, count = min(spec.config["vocab_size"], V) - 8, 14
     end, start = beams.ends_of(model)[0], model.generation_config.decoder_start_token_id
