@@ -184,7 +184,6 @@ describe('options', () => {
       { guidanceScale: 1.5 },
       { watermarkingConfig: {} },
       { outputAttentions: true },
-      { attentions: true },
       { forceWordsIds: [[1]] },
       { useCache: false },
       { tokenHealing: true },

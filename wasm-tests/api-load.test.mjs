@@ -425,8 +425,8 @@ describe('forward', () => {
       code('invalid-argument'),
     );
     await assert.rejects(lm.forward({ inputIds: [[1]] }, { attention: true }), code('invalid-argument', /'attentions'/));
-    await assert.rejects(lm.forward({ inputIds: [[1]] }, { trace: true }), code('unsupported'));
-    await assert.rejects(lm.forward({ inputIds: [[1]], tokenTypeIds: [[0]] }), code('unsupported'));
+    await assert.rejects(lm.forward({ inputIds: [[1]] }, { trace: 'all' }), code('invalid-argument', /trace/));
+    await assert.rejects(lm.forward({ inputIds: [[1]], tokenTypeIds: [[0]] }), code('invalid-argument', /token types/));
     await assert.rejects(lm.forward({ inputIds: [[1]] }, { attentions: { layers: [1] } }), code('invalid-argument', /layer/));
   });
 

@@ -163,12 +163,8 @@ void Forward::check(size_t s) const {
     check_length(input_.decoder_masks, s, "decoderAttentionMask", input_.decoder_ids[s].size());
   }
   if (!input_.positions.empty()) {
-    // What Python calls the first position of a model that does not count the padding token is one behind that token's.
-    const int32_t least = info.position_rule == PositionRule::kNotPad ? info.padding : 0;
     for (const int32_t given : input_.positions[s]) {
-      if (given < least) {
-        fail(Code::kInvalidArgument, "forward", "positionIds of sequence ", s, ": expected whole numbers from ", least, ", got ", given);
-      }
+      if (given < 0) fail(Code::kInvalidArgument, "forward", "positionIds of sequence ", s, ": expected whole numbers from 0, got ", given);
     }
   }
   if (!info.positions_are_a_wall) return;
