@@ -77,8 +77,9 @@ def margins():
         GenerationMixin._check_early_stop_heuristic = staticmethod(heuristic)
 
 
-def ends_of(model) -> list[int]:
-    eos = model.generation_config.eos_token_id
+def ends_of(model, options: dict | None = None) -> list[int]:
+    """The end tokens of the options, or else the model's own."""
+    eos = (options or {}).get("eosTokenId", model.generation_config.eos_token_id)
     return eos if isinstance(eos, list) else [] if eos is None else [eos]
 
 
@@ -103,7 +104,7 @@ def generate(model, rows: list[list[int]], options: dict, masks: list[list[int]]
         start = len(given) + (0 if starts else 1)
     else:
         start = ids.shape[1]
-    ends, results = ends_of(model), []
+    ends, results = ends_of(model, options), []
     count = len(out.sequences) // len(rows)
     for r in range(len(rows)):
         sequences = []

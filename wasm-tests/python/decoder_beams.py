@@ -20,36 +20,30 @@ def generate(root: Path, seed: int, only: set[str]) -> None:
         generator = torch.Generator().manual_seed(seed + 1)
         pick = lambda n: torch.randint(4, 90, (n,), generator=generator).tolist()
 
-        def cut(sequence: dict, ends: list[int]) -> dict:
-            tokens = sequence["tokenIds"]
-            stop = next((t for t, token in enumerate(tokens) if token in ends), None)
-            return sequence | {"tokenIds": tokens if stop is None else tokens[:stop + 1], "finishReason": "length" if stop is None else "stop"}
-
-        def with_ends(prompt: list[int], options: dict, *places: int) -> tuple[dict, list[int]]:
+        def with_ends(prompt: list[int], options: dict, *places: int) -> dict:
             """End tokens that the prompt's greedy text holds, so that beams end."""
             text = beams.generate(model, [prompt], {"maxNewTokens": 24, "minNewTokens": 24, "doSample": False})[0][0][0]["tokenIds"]
             ends = sorted({text[p] for p in places})
-            return options | {"eosTokenId": ends if len(places) > 1 else ends[0], "padTokenId": 0}, ends
+            return options | {"eosTokenId": ends if len(places) > 1 else ends[0], "padTokenId": 0}
 
         def ask(length: int, options: dict, *places: int) -> dict:
             prompt = pick(length)
-            options, ends = with_ends(prompt, options, *places)
+            options = with_ends(prompt, options, *places)
             (found,), margin = beams.generate(model, [prompt], options)
             require(margin > beams.MARGIN, "margin")
-            found = [cut(s, ends) for s in found]
             require(any(s["finishReason"] == "stop" for s in found), "none ends")
             return {"inputIds": prompt, "options": options, "sequences": found}
 
         def batch() -> dict:
             a, b = pick(8), pick(5)
-            options, ends = with_ends(a, beams.SHORT, 7)
+            options = with_ends(a, beams.SHORT, 7)
             ids, mask = [a, [0] * 3 + b], [[1] * 8, [0] * 3 + [1] * 5]
             results, margin = beams.generate(model, ids, options, masks=mask)
             alone = [beams.generate(model, [row], options) for row in (a, b)]
             require(min(margin, *(m for _, m in alone)) > beams.MARGIN, "margin")
-            same = [all(cut(x, ends)["tokenIds"] == cut(y, ends)["tokenIds"] and abs(x["score"] - y["score"]) < 1e-5 for x, y in zip(one[0], row))
+            same = [all(x["tokenIds"] == y["tokenIds"] and abs(x["score"] - y["score"]) < 1e-5 for x, y in zip(one[0], row))
                     for (one, _), row in zip(alone, results)]
-            return {"name": "left", "inputIds": ids, "attentionMask": mask, "options": options, "results": [[cut(s, ends) for s in row] for row in results],
+            return {"name": "left", "inputIds": ids, "attentionMask": mask, "options": options, "results": results,
                     "equalsAlone": same}
 
         runs = [until_good(lambda: ask(length, options, *places), f"{name}, beams") for length, options, *places in (

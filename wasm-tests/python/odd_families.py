@@ -101,11 +101,6 @@ def random_runs(model, r: random.Random, count: int) -> list[dict]:
         (found,), margin = beams.generate(model, [source], chosen, prefix=prefix)
         require(margin > beams.MARGIN, "margin")
         require(all(s["score"] > -1e8 for s in found), "unfinished")
-        ends = chosen["eosTokenId"]
-        for s in found:
-            stop = next((t for t, token in enumerate(s["tokenIds"]) if token in ends), None)
-            s["tokenIds"] = s["tokenIds"] if stop is None else s["tokenIds"][:stop + 1]
-            s["finishReason"] = "length" if stop is None else "stop"
         return {"inputIds": source, **({} if prefix is None else {"decoderInputIds": prefix}), "options": chosen, "sequences": found}
 
     for _ in range(count):
