@@ -226,9 +226,8 @@ void BeamSearch::extend(size_t prompt) {
   const float hope =
       search.running.empty() ? -kInfinity : penalised(search.running[0].score, to_the_end ? max_length - prompt_length : generated);
   const float least = search.best.back().score;
-  search.improvable = search.improvable && std::any_of(search.best.begin(), search.best.end(), [&](const Beam& beam) {
-                        return hope > (beam.finished ? least : kOut);
-                      });
+  search.improvable = search.improvable && std::any_of(search.best.begin(), search.best.end(),
+                                                       [&](const Beam& beam) { return hope > (beam.finished ? least : kOut); });
   const bool enough_picks = picks_.size() == most_picks_;
   const bool all_end = length >= max_length || (enough_picks && std::all_of(picks_.begin(), picks_.end(), ends));
   if (search.improvable && !full() && !all_end) return;

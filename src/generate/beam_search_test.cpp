@@ -1,7 +1,7 @@
 #include "generate/beam_search.hpp"
 
-#include <catch_amalgamated.hpp>
 #include <algorithm>
+#include <catch_amalgamated.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -151,7 +151,8 @@ TEST_CASE("beam search: sequences, scores and log-probabilities are those of tra
       if (found[s].tokens != c.expected[s].tokens) continue;
       const size_t count = found[s].tokens.size();
       CHECK(std::abs(found[s].score - c.expected[s].score) <= tolerance(c.expected[s].score, count));
-      for (size_t t = 0; t < count; ++t) CHECK(std::abs(found[s].logprobs[t] - c.expected[s].logprobs[t]) <= tolerance(c.expected[s].logprobs[t], 1));
+      for (size_t t = 0; t < count; ++t)
+        CHECK(std::abs(found[s].logprobs[t] - c.expected[s].logprobs[t]) <= tolerance(c.expected[s].logprobs[t], 1));
     }
   }
 }

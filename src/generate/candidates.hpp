@@ -67,8 +67,8 @@ class Candidates {
   float highest() const;
   float nth_highest(size_t n);  // -infinity where there are fewer; ranks list_
   void rank();                  // fills ranked_ with the scores of list_
-  void softmax();          // fills probabilities_ with those of list_
-  double entropy() const;  // of probabilities_, in nats
+  void softmax();               // fills probabilities_ with those of list_
+  double entropy() const;       // of probabilities_, in nats
   template <class Keep>
   void keep_if(Keep keep);
   template <class Before, class Visit>

@@ -61,7 +61,7 @@ class Generator {
 
   virtual bool done() const = 0;
   size_t sequences() const { return prompts_.size() * options_.return_sequences; }
-  size_t slots() const { return prompts_.size() * width_; }            // of the decoder, those of a prompt side by side
+  size_t slots() const { return prompts_.size() * width_; }                       // of the decoder, those of a prompt side by side
   std::span<const int32_t> prompt(size_t p) const { return prompts_.at(p).ids; }  // as it was used: an empty one has become bos
 
  protected:

@@ -69,18 +69,10 @@ struct Unsupported {
   double neutral;
 };
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr Unsupported kUnsupported[] = {{"numBeamGroups", 1},
-                                        {"diversityPenalty", 0},
-                                        {"guidanceScale", 1},
-                                        {"penaltyAlpha", 0},
-                                        {"promptLookupNumTokens", 0},
-                                        {"tokenHealing", 0},
-                                        {"useCache", 1},
-                                        {"lowMemory", 0},
-                                        {"dolaLayers", kNone},
-                                        {"forceWordsIds", kNone},
-                                        {"constraints", kNone},
-                                        {"watermarkingConfig", kNone}};
+constexpr Unsupported kUnsupported[] = {
+    {"numBeamGroups", 1},         {"diversityPenalty", 0},  {"guidanceScale", 1},   {"penaltyAlpha", 0},
+    {"promptLookupNumTokens", 0}, {"tokenHealing", 0},      {"useCache", 1},        {"lowMemory", 0},
+    {"dolaLayers", kNone},        {"forceWordsIds", kNone}, {"constraints", kNone}, {"watermarkingConfig", kNone}};
 
 class Reader {
  public:

@@ -145,8 +145,12 @@ TEST_CASE("options: beams") {
         "[generate] earlyStopping: expected true, false or \"never\", got 'always'");
   CHECK(error_of({{"numBeams", 2.0}, {"numReturnSequences", 3.0}}).second ==
         "[generate] numReturnSequences: expected at most the 2 of numBeams, got 3");
-  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{
-           {"numBeams", 0}, {"numBeams", 1.5}, {"lengthPenalty", INFINITY}, {"lengthPenalty", NAN}, {"encoderRepetitionPenalty", 0}, {"decoderStartTokenId", 10}}) {
+  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{{"numBeams", 0},
+                                                                                         {"numBeams", 1.5},
+                                                                                         {"lengthPenalty", INFINITY},
+                                                                                         {"lengthPenalty", NAN},
+                                                                                         {"encoderRepetitionPenalty", 0},
+                                                                                         {"decoderStartTokenId", 10}}) {
     INFO(name << " " << value);
     CHECK(error_of({{name, value}}).first == Code::kInvalidArgument);
   }

@@ -14,7 +14,7 @@ namespace wf::generate {
 struct History {
   std::span<const int32_t> ids;  // prompt and what was generated, in order
   size_t prompt_length;
-  size_t max_length;               // tokens, prompt included, at which generation ends
+  size_t max_length;                // tokens, prompt included, at which generation ends
   std::span<const int32_t> source;  // what the encoder reads; of a model without one, the prompt
 };
 

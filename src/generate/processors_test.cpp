@@ -13,7 +13,8 @@ using Floats = std::vector<float>;
 
 Floats processed(const Options& options, Floats scores, const std::vector<int32_t>& ids, size_t prompt_length, size_t max_length = 100,
                  std::span<const int32_t> source = {}) {
-  Processors(options, scores.size()).run({ids, prompt_length, max_length, source.empty() ? std::span(ids).first(prompt_length) : source}, scores);
+  Processors(options, scores.size())
+      .run({ids, prompt_length, max_length, source.empty() ? std::span(ids).first(prompt_length) : source}, scores);
   return scores;
 }
 

@@ -45,7 +45,7 @@ class ModelDecoder final : public generate::Decoder {
   std::vector<KvCache> caches_;
   std::vector<KvCache> sources_;   // of an encoder-decoder model: what each slot looks at
   std::vector<size_t> source_of_;  // which that is: the slot into which it was read + 1; 0: none
-  size_t reserved_ = 0;           // positions of the longest reserved slot
+  size_t reserved_ = 0;            // positions of the longest reserved slot
   // The batch of a run; kept, so that a warm step allocates nothing.
   std::vector<int32_t> tokens_, positions_;
   std::vector<size_t> offsets_, extents_, asking_;

@@ -64,8 +64,8 @@ const T& entry(const std::vector<T>& list, size_t p, size_t prompts, const char*
 // What generation continues: the prompts, or of an encoder-decoder model the decoder's start and what is given of its tokens.
 Lists beginnings(const Runtime& runtime, const Lists& prompts, const generate::Options& options) {
   if (runtime.model->encoder_decoder() == nullptr) {
-    for (const auto& [given, option] :
-         {std::pair(!options.decoder_start.empty(), "decoderStartTokenId"), std::pair(!options.decoder_prefix.empty(), "decoderInputIds")}) {
+    for (const auto& [given, option] : {std::pair(!options.decoder_start.empty(), "decoderStartTokenId"),
+                                        std::pair(!options.decoder_prefix.empty(), "decoderInputIds")}) {
       if (given) fail(Code::kInvalidArgument, "generate", option, ": expected none, the model has no decoder of its own");
     }
     return prompts;
@@ -167,8 +167,10 @@ void Session::allocate() {
 }
 
 void Session::draw_rows(double seed, size_t parameter, size_t begin, size_t count) {
-  if (!(seed >= 0 && seed < 0x1p53) || seed != std::floor(seed)) fail(Code::kInvalidArgument, "create", "seed: expected a whole number from 0 to 2^53 - 1, got ", seed);
-  if (parameter >= parameters().size()) fail(Code::kInvalidArgument, "create", "parameter: expected one of ", parameters().size(), ", got ", parameter);
+  if (!(seed >= 0 && seed < 0x1p53) || seed != std::floor(seed))
+    fail(Code::kInvalidArgument, "create", "seed: expected a whole number from 0 to 2^53 - 1, got ", seed);
+  if (parameter >= parameters().size())
+    fail(Code::kInvalidArgument, "create", "parameter: expected one of ", parameters().size(), ", got ", parameter);
   const size_t floats = checked_product(count, parameters()[parameter].row_size(), "create");
   void* staged = stage(checked_product(floats, sizeof(float), "create"));
   Initialiser(config_, *runtime_->model, static_cast<uint64_t>(seed)).draw(parameter, begin, count, static_cast<float*>(staged));
