@@ -32,7 +32,7 @@ export function wordsOf(text: string, tokens: readonly Offsets[]): { offsets: Of
 
 /** A point after which no sentence ends: initials and abbreviations, titles, the number of a list's entry. */
 const kNoEnd =
-  /(?:^|[\s(])(?:(?:\p{L}\.\s?)+\p{L}|\p{Lu}|Mrs?|Ms|Drs?|Profs?|Rev|Gen|Capt|Lt|Col|Sgt|St|Sra?|Srta|Mme|Mlle|Hr|Fr|Nr|No|Fig|vs|cf|bzw|ca)\.\s*$|^\s*\p{N}+[.)]\s*$/u;
+  /(?:^|[\s(])(?:(?:\p{L}\.\s?)*\p{L}|Mrs?|Ms|Drs?|Profs?|Rev|Gen|Capt|Lt|Col|Sgt|St|Sra?|Srta|Mme|Mlle|Hr|Fr|Nr|No|Str|Fig|vs|cf|bzw|ca)\.\s*$|^\s*\p{N}+[.)]\s*$/u;
 
 /**
  * The stretches of a text, from `at` on, that are translated one by one, without the white space around them; what has neither a
