@@ -39,7 +39,7 @@ SYMBOLS = [chr(c) for c in range(33, 127)] + list("，。！？、；：“”�
 CHINESE_STOPS = "，。！？、；："
 
 CONFIG = {
-    "model_type": "transformer", "architectures": ["Transformer"], "is_encoder_decoder": True, "d_model": 128, "encoder_layers": 3,
+    "model_type": "transformer", "is_encoder_decoder": True, "d_model": 128, "encoder_layers": 3,
     "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512,
     "activation_function": "relu", "dropout": 0.05, "scale_embedding": True, "tie_word_embeddings": True,
     "share_encoder_decoder_embeddings": False, "position_embedding_type": "sinusoidal", "normalize_before": True, "layer_norm_eps": 1e-05,
@@ -257,7 +257,7 @@ def readings(entries: dict) -> dict[str, list[str]]:
 
 
 @torch.no_grad()
-def measure(model: Transformer, corpus: Corpus, expected: dict[str, list[str]]) -> dict:
+def measure(model: Transformer, corpus: Corpus, expected: dict[str, list[str]]) -> collections.Counter:
     """Greedy decoding of each text, and what of it is as expected; a syllable that is not there is wrong and not aligned."""
     model.eval()
     counts, missed = collections.Counter(), collections.Counter()
@@ -292,14 +292,15 @@ def measure(model: Transformer, corpus: Corpus, expected: dict[str, list[str]]) 
                 if not right:
                     missed[character] += 1
     model.train()
-    return counts | {"missed": missed}
+    counts["missed"] = missed
+    return counts
 
 
-def report(c: dict) -> str:
+def report(c: collections.Counter) -> str:
     each = " ".join(f"{p} {c[p + ' right']}/{c[p]}" for p in POLYPHONES)
     return (f"{c['phrases']} phrases, {100 * c['whole'] / c['phrases']:.2f} % whole; {c['syllables']} syllables, {100 * c['right'] / c['syllables']:.2f} % right, "
             f"{100 * c['aligned'] / c['syllables']:.2f} % aligned; polyphones {c['polyphones right']}/{c['polyphones']} = "
-            f"{100 * c['polyphones right'] / c['polyphones']:.2f} % ({each})")
+            f"{100 * c['polyphones right'] / max(1, c['polyphones']):.2f} % ({each})")
 
 
 def added_tokens(special: list[str]) -> list[dict]:
