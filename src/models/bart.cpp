@@ -57,7 +57,7 @@ void sinusoidal_positions(const Config& config, TransformerConfig& c, Positions 
 std::unique_ptr<Model> make_bart(const Config& config) {
   TransformerConfig c = common(config, "bart", "gelu", false);
   learned_positions(c);
-  c.logits_bias = true;
+  c.logits_bias = config.boolean(kAddLogitsBias, true);
   return build_transformer(c);
 }
 
@@ -65,14 +65,14 @@ std::unique_ptr<Model> make_mbart(const Config& config) {
   TransformerConfig c = common(config, "mbart", "gelu", false);
   learned_positions(c);
   pre_norm(c);
-  c.logits_bias = true;
+  c.logits_bias = config.boolean(kAddLogitsBias, true);
   return build_transformer(c);
 }
 
 std::unique_ptr<Model> make_marian(const Config& config) {
   TransformerConfig c = common(config, "marian", "gelu", false);
   sinusoidal_positions(config, c, Positions::kHalves);
-  c.logits_bias = true;
+  c.logits_bias = config.boolean(kAddLogitsBias, true);
   if (!config.boolean("share_encoder_decoder_embeddings", true)) {
     c.source_vocab_size = c.vocab_size;
     c.vocab_size = dimension(config, "decoder_vocab_size", c.vocab_size);
@@ -84,7 +84,7 @@ std::unique_ptr<Model> make_pegasus(const Config& config) {
   TransformerConfig c = common(config, "pegasus", "gelu", false);
   sinusoidal_positions(config, c, Positions::kHalves);
   pre_norm(c);
-  c.logits_bias = true;
+  c.logits_bias = config.boolean(kAddLogitsBias, true);
   return build_transformer(c);
 }
 

@@ -238,7 +238,11 @@ class Transformer final : public EncoderDecoder {
       name_feed_forward(at, layer.feed_forward, layer.residual_3.norm);
     }
     parameters_.weight("lm_head.weight", head_);
-    if (logits_bias_.present()) parameters_.row("final_logits_bias", logits_bias_);
+    if (logits_bias_.present()) {
+      const size_t begin = parameters_.list().size();
+      parameters_.row("final_logits_bias", logits_bias_);
+      parameters_.optional_from(begin, kAddLogitsBias);
+    }
   }
 
   void name_side(const std::string& at, Side& side) {

@@ -9,6 +9,9 @@
 
 namespace wf {
 
+// A configuration's key that, false, leaves out `final_logits_bias`: files of base models (facebook/bart-base) have none.
+constexpr const char* kAddLogitsBias = "add_final_logits_bias";
+
 struct TransformerConfig {
   enum class Positions : uint8_t {
     kSinusoids,   // sines at even, cosines at odd features (section 3.5)
