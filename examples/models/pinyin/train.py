@@ -314,17 +314,18 @@ def tokenizer_json(vocab: dict[str, int], side: str) -> dict:
     White space is no token. A character outside the vocabulary is <unk>, which in the target is a word like the others: decoding shows it.
     """
     model = {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"}
-    base = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "decoder": None}
+    base = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None}
     words = {"type": "WhitespaceSplit"}
     if side == "target":
-        return base | {"added_tokens": added_tokens(SPECIALS[:3]), "pre_tokenizer": words, "post_processor": None, "model": model}
+        return base | {"added_tokens": added_tokens(SPECIALS[:3]), "pre_tokenizer": words, "post_processor": None, "decoder": None,
+                       "model": model}
     characters = {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False}
     end = {"SpecialToken": {"id": "</s>", "type_id": 0}}
     template = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}, end],
                 "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}, end],
                 "special_tokens": {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}}
     return base | {"added_tokens": added_tokens(SPECIALS), "pre_tokenizer": {"type": "Sequence", "pretokenizers": [words, characters]},
-                   "post_processor": template, "model": model}
+                   "post_processor": template, "decoder": {"type": "Fuse"}, "model": model}
 
 
 def export(args) -> None:
