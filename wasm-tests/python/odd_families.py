@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 import beams
 import encoder_decoder
 import encoders
+import variants
 from common import write_json
 from encoder_decoder import GREEDY, Poor, bart, m2m_100, marian, mbart, pegasus, require, t5, t5_v1_1, until_good
 from encoders import albert, bert, distilbert, labels, roberta
@@ -69,6 +70,29 @@ def encoder_onlys() -> list[encoders.Spec]:
         S("albert-3x10", albert("ForMaskedLM", **shape(3, 10, 47, 5), embedding_size=21, num_hidden_groups=2)),
         S("albert-1x22", albert("ForSequenceClassification", **shape(1, 22, 31, 3), embedding_size=50, num_hidden_groups=3, **names(5))),
     ]
+
+
+def originals(seed: int) -> dict[str, dict]:
+    """Values of the original's configuration, drawn together."""
+    out = {}
+    for number in range(8):
+        r = random.Random(f"original {number} {seed}")
+        heads, sides = r.choice(((1, 1), (3, 2), (5, 3), (2, 6))), r.choice(((1, 2), (2, 1), (1, 1), (2, 0), (0, 2)))
+        values = variants.config(encoder_layers=sides[0], decoder_layers=sides[1], d_model=r.choice((22, 30, 46)), encoder_attention_heads=heads[0],
+                                 decoder_attention_heads=heads[1], encoder_ffn_dim=r.randint(9, 70), decoder_ffn_dim=r.randint(9, 70), vocab_size=r.choice((37, 101)),
+                                 activation_function=r.choice(("relu", "gelu")), head_dim=r.choice((5, 6, 10)), normalize_before=r.random() < 0.5,
+                                 position_embedding_type=r.choice(("sinusoidal", "learned", "none")), scale_embedding=r.random() < 0.7,
+                                 tie_word_embeddings=r.random() < 0.6, residual=r.random() < 0.8)
+        if r.random() < 0.5:
+            values["value_head_dim"] = r.choice((3, 8, 13))
+        if r.random() < 0.4:
+            values["scale"] = r.choice((0.2, 0.9))
+        if 0 in sides:
+            values |= {"is_encoder_decoder": False, "architectures": [r.choice(("TransformerForMaskedLM", "TransformerModel"))], "tie_word_embeddings": True}
+        elif r.random() < 0.5:
+            values |= {"share_encoder_decoder_embeddings": False, "encoder_vocab_size": r.choice((41, 67))}
+        out[f"original-{number}"] = values
+    return out
 
 
 def options(r: random.Random, size: int, text: list[int], encoder: bool) -> dict:
@@ -167,6 +191,10 @@ def main() -> None:
                     print(reason, flush=True)
             else:
                 raise RuntimeError(f"[{spec.name}] no seed will do")
+    for name, values in originals(args.seed).items():
+        if not args.only or name in args.only:
+            variants.write(values, "", args.out / name, args.seed)
+            print(f"{name}: {({k: v for k, v in values.items() if k not in variants.config()})}", flush=True)
     fixtures = Path(__file__).resolve().parent.parent / "fixtures"
     for name in ("gpt2", "llama-gqa", "opt", "bloom", "qwen3", "mistral-full", "gpt_neox", "gemma"):
         folder = f"beams-{name}"

@@ -91,27 +91,32 @@ def expect(values: dict, model: Transformer, seed: int) -> tuple[dict, dict]:
     return answers, {k: v.float().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
 
 
+def write(values: dict, note: str, folder: Path, seed: int) -> None:
+    """The model and what is expected of it, with the first seed that keeps every greedy token in the lead."""
+    for trial in range(seed, seed + 50000, 1000):
+        model = build(values, trial, DTYPES["F16"])
+        try:
+            answers, tensors = expect(values, model, trial)
+            break
+        except AssertionError:
+            continue
+    else:
+        raise RuntimeError(f"[{folder.name}] no seed keeps the best token in the lead")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", values)
+    write_checkpoint(folder, {k: v.detach().half() for k, v in model.state_dict().items()}, "single")
+    write_json(folder / "expected.json", answers | {"note": note, "seed": trial})
+    save_file(tensors, folder / "expected.safetensors")
+
+
 def generate(root: Path, seed: int, only: set[str]) -> None:
     for name, (values, note) in CONFIGS.items():
         name = f"transformer-{name}"
         if only and name not in only:
             continue
         folder = root / name
-        for trial in range(seed, seed + 50000, 1000):
-            model = build(values, trial, DTYPES["F16"])
-            try:
-                answers, tensors = expect(values, model, trial)
-                break
-            except AssertionError:
-                continue
-        else:
-            raise RuntimeError(f"[{name}] no seed keeps the best token in the lead")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        write_json(folder / "config.json", values)
-        write_checkpoint(folder, {k: v.detach().half() for k, v in model.state_dict().items()}, "single")
-        write_json(folder / "expected.json", answers | {"note": note, "seed": trial})
-        save_file(tensors, folder / "expected.safetensors")
+        write(values, note, folder, seed)
         size = sum(f.stat().st_size for f in folder.iterdir())
         assert size < 120_000, (name, size)
         print(f"{name}: {size / 1024:.0f} KB", flush=True)
