@@ -4,10 +4,12 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { load } from '../dist/node.js';
+import { fileURLToPath } from 'node:url';
+import { create, load } from '../dist/node.js';
 import { bundle } from './support/bundle.mjs';
 import { folderOf, readJson } from './support/fixtures.mjs';
-import { llama, random } from './support/tiny.mjs';
+import { startHub } from './support/hub.mjs';
+import { random } from './support/tiny.mjs';
 
 const folder = folderOf('tasks');
 const expected = readJson('tasks', 'expected.json');
@@ -15,7 +17,8 @@ const expected = readJson('tasks', 'expected.json');
 /** The files of folders, those of the first where two have one. */
 function filesOf(...names) {
   const files = {};
-  for (const name of names) for (const file of readdirSync(join(folder, name))) files[file] ??= new Uint8Array(readFileSync(join(folder, name, file)));
+  for (const name of names)
+    for (const file of readdirSync(join(folder, name))) files[file] ??= new Uint8Array(readFileSync(join(folder, name, file)));
   return files;
 }
 
@@ -61,7 +64,9 @@ for (const { model, tokenizer, runs } of expected.fillMask) {
       const texts = runs.slice(0, 3).map(({ text }) => text);
       assertClose(
         await lm.fillMask(texts, { topK: 2 }),
-        runs.slice(0, 3).map(({ expected: wanted }) => (Array.isArray(wanted[0]) ? wanted.map((row) => row.slice(0, 2)) : wanted.slice(0, 2))),
+        runs
+          .slice(0, 3)
+          .map(({ expected: wanted }) => (Array.isArray(wanted[0]) ? wanted.map((row) => row.slice(0, 2)) : wanted.slice(0, 2))),
       );
       assert.deepEqual(await lm.fillMask([]), []);
     }));
@@ -71,7 +76,10 @@ test('fillMask: what will not do', () =>
   withModel(filesOf('bert-mask', 'wordpiece'), async (lm) => {
     assert.equal(lm.tokenizer.maskToken, '[MASK]');
     await assert.rejects(lm.fillMask('no mask'), code('invalid-argument', /\[fillMask\] text: expected a mask, \[MASK\], got none/));
-    await assert.rejects(lm.fillMask('a [MASK]', { targets: ['wholeheartedly'] }), code('invalid-argument', /one token each.*wholeheartedly/));
+    await assert.rejects(
+      lm.fillMask('a [MASK]', { targets: ['wholeheartedly'] }),
+      code('invalid-argument', /one token each.*wholeheartedly/),
+    );
     await assert.rejects(lm.fillMask('a [MASK]', { topk: 3 }), code('invalid-argument', /'topk'.*'topK'/));
     await assert.rejects(lm.fillMask(5), code('invalid-argument', /expected a string or an array of these, got 5/));
     const long = `[MASK] ${'whale '.repeat(60)}`;
@@ -85,7 +93,8 @@ for (const { model, tokenizer, runs } of expected.classify) {
   test(`classify texts as the pipeline: ${model}`, () =>
     withModel(filesOf(model, tokenizer), async (lm) => {
       assert.deepEqual(lm.info().tasks, ['classify', 'embed']);
-      for (const { input, expected: wanted, ...options } of runs) assertClose(await lm.classify(input, options), wanted, 2e-5, JSON.stringify(input));
+      for (const { input, expected: wanted, ...options } of runs)
+        assertClose(await lm.classify(input, options), wanted, 2e-5, JSON.stringify(input));
       const plain = runs.slice(0, 2);
       assertClose(
         await lm.classify(plain.map(({ input }) => input)),
@@ -109,7 +118,10 @@ for (const { model, tokenizer, runs } of expected.tokens) {
 test('classify: long texts, and what will not do', () =>
   withModel(filesOf('bert-moods', 'wordpiece'), async (lm) => {
     const long = 'the white whale swam in the sea '.repeat(8);
-    await assert.rejects(lm.classify(long), code('invalid-argument', /\[classify\] text: expected at most 48 tokens, got \d+ \(window: true.*truncation: true/));
+    await assert.rejects(
+      lm.classify(long),
+      code('invalid-argument', /\[classify\] text: expected at most 48 tokens, got \d+ \(window: true.*truncation: true/),
+    );
     const ids = await lm.tokenize(long, { addSpecialTokens: false });
     const windows = [];
     for (let begin = 0; begin < ids.length; begin += 10) {
@@ -146,15 +158,36 @@ for (const { model, tokenizer, runs } of expected.answer) {
 describe('embed', () => {
   const { model, tokenizer, texts, cases } = expected.embed;
   const base = filesOf(model, tokenizer);
-  const modules = (...types) => json(types.map((type, idx) => ({ idx, name: `${idx}`, path: idx === 0 ? '' : `${idx}_${type}`, type: `sentence_transformers.models.${type}` })));
-  const flags = { cls: 'cls_token', max: 'max_tokens', mean: 'mean_tokens', mean_sqrt_len_tokens: 'mean_sqrt_len_tokens', weightedmean: 'weightedmean_tokens', lasttoken: 'lasttoken' };
+  const modules = (...types) =>
+    json(
+      types.map((type, idx) => ({
+        idx,
+        name: `${idx}`,
+        path: idx === 0 ? '' : `${idx}_${type}`,
+        type: `sentence_transformers.models.${type}`,
+      })),
+    );
+  const flags = {
+    cls: 'cls_token',
+    max: 'max_tokens',
+    mean: 'mean_tokens',
+    mean_sqrt_len_tokens: 'mean_sqrt_len_tokens',
+    weightedmean: 'weightedmean_tokens',
+    lasttoken: 'lasttoken',
+  };
 
   for (const { pooling, prompt, vectors } of cases) {
     test(`${pooling}${prompt && ', the prompt left out'} as sentence-transformers, from its files`, () => {
-      const pool = prompt ? { pooling_mode: pooling, include_prompt: false } : Object.fromEntries([pooling].flat().map((name) => [`pooling_mode_${flags[name]}`, true]));
+      const pool = prompt
+        ? { pooling_mode: pooling, include_prompt: false }
+        : Object.fromEntries([pooling].flat().map((name) => [`pooling_mode_${flags[name]}`, true]));
       // Older files have flags, whose order is fixed.
       const wanted = pooling.length === 2 && !prompt ? vectors.map((v) => [...v.slice(16), ...v.slice(0, 16)]) : vectors;
-      const files = { ...base, 'modules.json': modules('Transformer', 'Pooling'), '1_Pooling/config.json': json({ word_embedding_dimension: 16, ...pool }) };
+      const files = {
+        ...base,
+        'modules.json': modules('Transformer', 'Pooling'),
+        '1_Pooling/config.json': json({ word_embedding_dimension: 16, ...pool }),
+      };
       return withModel(files, async (lm) => {
         const found = await lm.embed(texts, prompt ? { prompt } : {});
         for (const [i, vector] of found.entries()) assertClose(Array.from(vector), wanted[i], 2e-5, texts[i]);
@@ -165,7 +198,14 @@ describe('embed', () => {
 
   test('without such files: the mean, and by option', () =>
     withModel(base, async (lm) => {
-      assert.deepEqual(lm.info().embedding, { pooling: ['mean'], normalize: false, maxLength: 48, prompts: {}, promptName: null, from: 'default' });
+      assert.deepEqual(lm.info().embedding, {
+        pooling: ['mean'],
+        normalize: false,
+        maxLength: 48,
+        prompts: {},
+        promptName: null,
+        from: 'default',
+      });
       const vectorsOf = (mode) => cases.find(({ pooling, prompt }) => pooling === mode && prompt === '').vectors;
       assertClose(Array.from(await lm.embed(texts[0])), vectorsOf('mean')[0]);
       assertClose(Array.from(await lm.embed(texts[0], { pooling: 'last' })), vectorsOf('lasttoken')[0]);
@@ -173,7 +213,10 @@ describe('embed', () => {
       assertClose(Array.from(await lm.embed(texts[3], { pooling: both.pooling })), both.vectors[3]);
       const [one] = await lm.embed([texts[0]], { normalize: true });
       assert.ok(one instanceof Float32Array);
-      assertClose(one.reduce((sum, x) => sum + x * x, 0), 1.0000001);
+      assertClose(
+        one.reduce((sum, x) => sum + x * x, 0),
+        1.0000001,
+      );
       assert.deepEqual(await lm.embed([]), []);
       const [first, , , , , again] = await lm.embed(texts);
       assert.deepEqual(again, first);
@@ -265,7 +308,10 @@ describe('translate', () => {
     const shape = (one) => `\r\n  ${one(a)} ${one(b)}\t\u3000${one(c)}\r\n\r\n\n${one(d)}\r***\n \u{1F600}\u2028${one(a)}  \n`;
     const text = shape((one) => one);
     const found = await mt.translate(text);
-    assert.equal(found.text, shape((one) => translations.get(one)));
+    assert.equal(
+      found.text,
+      shape((one) => translations.get(one)),
+    );
     assert.deepEqual(
       found.segments.map(({ source }) => text.slice(...source)),
       [a, b, c, d, a],
@@ -304,27 +350,38 @@ describe('translate', () => {
       const whole = `\n${text}`;
       const { alignment, segments, text: translation } = await mt.translate(whole, { alignment: true });
       assert.deepEqual(alignment, segments[0].alignment);
-      const words = text.split(' ').length;
-      assert.ok(alignment.length > 0 && alignment.every(({ score }) => score > 0 && score < 1.000001));
-      for (const { source, target } of alignment) {
-        for (const part of [whole.slice(...source), translation.slice(...target)]) assert.ok(part !== '' && part === part.trim(), part);
-      }
-      // One token of the target, one of the source: the weight itself.
-      const ids = await mt.tokenize(text);
-      const pieces = await mt.tokenStrings(ids);
-      const first = attention[0];
-      const link = alignment[0];
-      if ((await mt.tokenStrings(tokenIds.slice(0, 2), { target: true }))[1].startsWith(' ')) {
-        let at = 0;
-        const sums = new Map();
-        for (const [s, piece] of pieces.slice(0, -1).entries()) {
-          const place = whole.indexOf(piece.trim(), at);
-          if (place >= link.source[0] && place < link.source[1]) sums.set(link, (sums.get(link) ?? 0) + first[s]);
-          at = place + piece.trim().length;
+      // Words by white space and punctuation, and the share of attention that their tokens have in Python's weights.
+      const wordsIn = (string, pieces, from) => {
+        const words = [];
+        let at = from;
+        for (const [t, piece] of pieces.entries()) {
+          if (piece.trim() === '') continue;
+          const begin = string.indexOf(piece.trim(), at);
+          at = begin + piece.trim().length;
+          const last = words.at(-1);
+          const joined =
+            last?.end === begin &&
+            /[\p{L}\p{N}]/u.test(string[begin - 1]) &&
+            /[\p{L}\p{N}]/u.test(string[begin]) &&
+            !/[你好に]/.test(string.slice(begin - 1, begin + 1));
+          if (joined) Object.assign(last, { end: at, tokens: [...last.tokens, t] });
+          else words.push({ begin, end: at, tokens: [t] });
         }
-        assertClose(link.score, sums.get(link), 1e-4, text);
-      }
-      assert.ok(words > 0);
+        return words;
+      };
+      const sources = wordsIn(whole, (await mt.tokenStrings(await mt.tokenize(text))).slice(0, -1), 1);
+      const targets = wordsIn(translation, (await mt.tokenStrings(tokenIds, { target: true })).slice(0, -1), 0);
+      const wanted = targets.map((target) => {
+        const shares = sources.map((source) => {
+          let sum = 0;
+          for (const t of target.tokens) for (const s of source.tokens) sum += attention[t][s] / target.tokens.length;
+          return sum;
+        });
+        const score = Math.max(...shares);
+        const source = sources[shares.indexOf(score)];
+        return { source: [source.begin, source.end], target: [target.begin, target.end], score };
+      });
+      assertClose(alignment, wanted, 1e-4, text);
     }
     await assert.rejects(mt.translate('a', { alignment: { layer: 3 } }), code('invalid-argument', /layers/));
     await assert.rejects(mt.translate('a', { alignment: { row: 3 } }), code('invalid-argument', /'row'/));
@@ -339,13 +396,19 @@ describe('translate', () => {
     assert.match(found.notes.join(), /a sentence of \d+ tokens was split/);
     assert.equal(found.segments.map(({ source }) => long.slice(...source)).join(' '), long);
     assert.match(long.slice(...found.segments[0].source), /,$|the white whale/);
-    await assert.rejects(mt.translate(long, { split: false }), code('invalid-argument', /\[translate\] text: expected at most 32 tokens, got \d+ \(truncation/));
+    await assert.rejects(
+      mt.translate(long, { split: false }),
+      code('invalid-argument', /\[translate\] text: expected at most 32 tokens, got \d+ \(truncation/),
+    );
     const cut = await mt.translate(long, { truncation: true });
     assert.equal(cut.segments.length, 1);
     assert.match(cut.notes[0], /cut to 32/);
     assert.equal(cut.sourceTokens.length, 32);
     const glued = await mt.translate('w'.repeat(80));
-    assert.equal(glued.segments.map(({ source: [from, to] }) => to - from).reduce((a, b) => a + b), 80);
+    assert.equal(
+      glued.segments.map(({ source: [from, to] }) => to - from).reduce((a, b) => a + b),
+      80,
+    );
   });
 
   test('sentences are reported; an abort rejects; a listener may end it', async () => {
@@ -430,15 +493,139 @@ describe('translate', () => {
   });
 });
 
+describe('languages that the decoder is told', () => {
+  // These are not made anew with the others.
+  const sentencepiece = fileURLToPath(new URL('./fixtures/sentencepiece/', import.meta.url));
+  const kinds = JSON.parse(readFileSync(join(sentencepiece, 'classes.json'), 'utf8'));
+  const tokenizerOf = (name) => {
+    const { copies, files } = kinds.find((kind) => kind.name === name);
+    const read = Object.entries(copies).map(([file, from]) => [file, new Uint8Array(readFileSync(join(sentencepiece, from)))]);
+    return Object.fromEntries([...read, ...Object.entries(files).map(([file, text]) => [file, new TextEncoder().encode(text)])]);
+  };
+  const small = {
+    vocab_size: 700,
+    d_model: 16,
+    encoder_layers: 1,
+    decoder_layers: 1,
+    encoder_attention_heads: 2,
+    decoder_attention_heads: 2,
+    encoder_ffn_dim: 16,
+    decoder_ffn_dim: 16,
+    max_position_embeddings: 64,
+    eos_token_id: 2,
+    bos_token_id: 0,
+    pad_token_id: 1,
+  };
+  const text = 'The whale.';
+  const greedy = { numBeams: 1, maxNewTokens: 5 };
+
+  for (const [name, model_type, start, target, source] of [
+    ['nllb', 'm2m_100', 2, 'fra_Latn', 'eng_Latn'],
+    ['m2m100', 'm2m_100', 2, 'zh', 'en'],
+    ['mbart50', 'mbart', 2, 'zh_CN', 'en_XX'],
+    // mbart-large-cc25 and mbart-large-en-ro: the decoder begins with its language.
+    ['mbart', 'mbart', undefined, 'zh_CN', 'en_XX'],
+  ]) {
+    test(name, async () => {
+      const lm = await create(
+        { model_type, ...small, ...(start === undefined ? {} : { decoder_start_token_id: start }) },
+        { tokenizer: tokenizerOf(name), worker: false, seed: 4 },
+      );
+      try {
+        assert.ok(lm.tokenizer.languages.includes(target));
+        const found = await lm.translate(text, { ...greedy, sourceLanguage: source, targetLanguage: target });
+        const id = (await lm.translate(text, { ...greedy, sourceLanguage: target, targetLanguage: target })).sourceTokens.findIndex(
+          (token) => token.includes(target),
+        );
+        assert.ok(id >= 0);
+        const ids = await Promise.all([...Array(700).keys()].map(async (one) => [(await lm.tokenStrings([one]))[0], one]));
+        const language = ids.find(([token]) => token === target || token === `__${target}__`)[1];
+        const { sourceTokens } = found;
+        assert.ok(
+          sourceTokens.some((token) => token.includes(source)),
+          sourceTokens.join(),
+        );
+        const sourceIds = sourceTokens.map((token) => ids.find(([other]) => other === token)[1]);
+        const alone = await lm.generate(
+          { inputIds: sourceIds },
+          { ...greedy, ...(start === undefined ? { decoderStartTokenId: language } : { forcedBosTokenId: language }) },
+        ).result;
+        assert.deepEqual(found.tokenIds, alone.tokenIds);
+        if (start !== undefined) assert.equal(found.tokenIds[0], language);
+        await assert.rejects(lm.translate(text, greedy), code('invalid-argument', /\[translate\] targetLanguage: expected a code such as/));
+        await assert.rejects(lm.translate(text, { targetLanguage: 'xx' }), code('invalid-argument', /targetLanguage: expected a code/));
+        // A start, or a first token, that the caller chose will do.
+        const chosen = start === undefined ? { decoderStartTokenId: language } : { forcedBosTokenId: language };
+        assert.deepEqual((await lm.translate(text, { ...greedy, sourceLanguage: source, ...chosen })).tokenIds, alone.tokenIds);
+      } finally {
+        await lm.dispose();
+      }
+    });
+  }
+});
+
+test('the files of sentence-transformers are asked for only where they may be', async () => {
+  const repo = (files, extra = {}) => ({ commit: 'a'.repeat(40), files: { ...files, ...extra } });
+  const bert = filesOf('bert', 'wordpiece');
+  const modules = json([
+    { idx: 0, name: '0', path: '', type: 'sentence_transformers.models.Transformer' },
+    { idx: 1, name: '1', path: '1_Pooling', type: 'sentence_transformers.models.Pooling' },
+  ]);
+  const hub = await startHub({
+    'org/plain': repo(bert),
+    'org/sentence': repo(bert, { 'modules.json': modules, '1_Pooling/config.json': json({ pooling_mode: 'cls' }) }),
+    'org/decoder': repo(random(1)),
+  });
+  const ours = (path) => /modules|_bert_config|Pooling|config_sentence/.test(path);
+  const asked = async (name) => {
+    hub.log.length = 0;
+    const lm = await load(name, { endpoint: hub.url, cacheDir: false, worker: false });
+    const { embedding } = lm.info();
+    await lm.dispose();
+    return {
+      paths: hub.log
+        .map(({ path }) => path)
+        .filter(ours)
+        .map((path) =>
+          path
+            .split('/main/')
+            .pop()
+            .replace(/^.*?a{40}\//, ''),
+        ),
+      embedding,
+    };
+  };
+  try {
+    for (const listed of [true, false]) {
+      hub.api = listed;
+      const plain = await asked('org/plain');
+      assert.deepEqual(new Set(plain.paths), new Set(listed ? [] : ['modules.json']));
+      assert.equal(plain.embedding.from, 'default');
+      const sentence = await asked('org/sentence');
+      const all = ['modules.json', '1_Pooling/config.json'];
+      assert.deepEqual(
+        new Set(sentence.paths),
+        new Set(listed ? all : [...all, 'sentence_bert_config.json', 'config_sentence_transformers.json']),
+      );
+      assert.deepEqual(sentence.embedding.pooling, ['cls']);
+      assert.deepEqual((await asked('org/decoder')).paths, []);
+    }
+  } finally {
+    await hub.close();
+  }
+});
+
 test('a model without a tokenizer, and one of another kind, say so', async () => {
   const { 'tokenizer.json': _, 'tokenizer_config.json': __, ...bare } = filesOf('bert-mask', 'wordpiece');
   await withModel(bare, (lm) => assert.rejects(lm.fillMask('[MASK]'), code('unsupported', /no tokenizer/)));
   await withModel(filesOf('bert-mask', 'wordpiece'), async (lm) => {
-    await assert.rejects(lm.classify('a'), code('unsupported', /\[classify\] model: expected one made for it, got bert \(head: masked-language\).*fillMask, embed/));
+    await assert.rejects(
+      lm.classify('a'),
+      code('unsupported', /\[classify\] model: expected one made for it, got bert \(head: masked-language\).*fillMask, embed/),
+    );
     await assert.rejects(lm.translate('a'), code('unsupported', /\[translate\]/));
     await assert.rejects(lm.answer('a', 'b'), code('unsupported', /\[answer\]/));
   });
-  assert.ok(llama);
 });
 
 test('NaN in a model is NaN in scores, and nothing hangs', () => {
@@ -461,8 +648,18 @@ describe('sentences', async () => {
   for (const [name, text, wanted, language] of [
     ['Chinese', '你好。今天天气很好！我们去公园吗？好。', ['你好。', '今天天气很好！', '我们去公园吗？', '好。'], 'zho_Hans'],
     ['quotes in Chinese', '他说：“我走了。”然后离开。', ['他说：“我走了。”', '然后离开。'], 'zh_CN'],
-    ['abbreviations', 'Mr. Smith met Dr. J. R. Brown, i.e. Bob. They left.', ['Mr. Smith met Dr. J. R. Brown, i.e. Bob.', 'They left.'], 'en_XX'],
-    ['German', 'Das ist z. B. Herr Dr. Müller. Er wohnt in der St. Anna Str. 5.', ['Das ist z. B. Herr Dr. Müller.', 'Er wohnt in der St. Anna Str. 5.'], 'deu_Latn'],
+    [
+      'abbreviations',
+      'Mr. Smith met Dr. J. R. Brown, i.e. Bob. They left.',
+      ['Mr. Smith met Dr. J. R. Brown, i.e. Bob.', 'They left.'],
+      'en_XX',
+    ],
+    [
+      'German',
+      'Das ist z. B. Herr Dr. Müller. Er wohnt in der St. Anna Str. 5.',
+      ['Das ist z. B. Herr Dr. Müller.', 'Er wohnt in der St. Anna Str. 5.'],
+      'deu_Latn',
+    ],
     ['numbers', '1. First. It costs 3.14 in 1990. Then more.', ['1. First.', 'It costs 3.14 in 1990.', 'Then more.'], 'en'],
     ['emoji and families', 'Hi 👩‍👩‍👧‍👦! Bye 🇨🇳.', ['Hi 👩‍👩‍👧‍👦!', 'Bye 🇨🇳.'], 'en'],
     ['Arabic', 'مرحبا بالعالم. كيف حالك؟ أنا بخير.', ['مرحبا بالعالم.', 'كيف حالك؟', 'أنا بخير.'], 'ar_AR'],
@@ -490,8 +687,16 @@ describe('sentences', async () => {
   test('words of tokens', () => {
     const text = 'Un-happi ness 你好 x\u{10400}y';
     const of = (...tokens) => wordsOf(text, tokens).map(({ offsets, tokens: own }) => [text.slice(...offsets), own]);
-    assert.deepEqual(of([0, 2], [2, 3], [3, 5], [5, 8], [8, 13], [0, 0]), [['Un', [0]], ['-', [1]], ['happi', [2, 3]], ['ness', [4]]]);
-    assert.deepEqual(of([13, 15], [15, 16]), [['你', [0]], ['好', [1]]]);
+    assert.deepEqual(of([0, 2], [2, 3], [3, 5], [5, 8], [8, 13], [0, 0]), [
+      ['Un', [0]],
+      ['-', [1]],
+      ['happi', [2, 3]],
+      ['ness', [4]],
+    ]);
+    assert.deepEqual(of([13, 15], [15, 16]), [
+      ['你', [0]],
+      ['好', [1]],
+    ]);
     assert.ok(isInWord(text, 19) && !isInWord(text, 17) && !isInWord(text, 0) && !isInWord(text, text.length));
   });
 });

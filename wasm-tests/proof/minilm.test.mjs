@@ -12,7 +12,9 @@ const root = fileURLToPath(new URL('../../', import.meta.url));
 const folder = process.env.WASMFORMER_MINILM ?? join(root, 'build/proof/all-MiniLM-L6-v2');
 const answers = join(root, 'build/proof/minilm.json');
 mkdirSync(join(root, 'build/proof'), { recursive: true });
-execFileSync(process.env.WASMFORMER_PYTHON ?? 'python3', [join(root, 'wasm-tests/python/ask_minilm.py'), folder, answers], { stdio: 'inherit' });
+execFileSync(process.env.WASMFORMER_PYTHON ?? 'python3', [join(root, 'wasm-tests/python/ask_minilm.py'), folder, answers], {
+  stdio: 'inherit',
+});
 const { texts, vectors } = JSON.parse(readFileSync(answers, 'utf8'));
 
 const lm = await load(folder, { worker: false });
@@ -22,7 +24,14 @@ const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
 
 test('50 embeddings', async (t) => {
   assert.equal(texts.length, 50);
-  assert.deepEqual(lm.info().embedding, { pooling: ['mean'], normalize: true, maxLength: 256, prompts: {}, promptName: null, from: 'modules.json' });
+  assert.deepEqual(lm.info().embedding, {
+    pooling: ['mean'],
+    normalize: true,
+    maxLength: 256,
+    prompts: {},
+    promptName: null,
+    from: 'modules.json',
+  });
   const found = await lm.embed(texts, { truncation: true });
   let worst = 1;
   for (const [i, vector] of found.entries()) {

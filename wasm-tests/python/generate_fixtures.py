@@ -18,6 +18,7 @@ import encoders
 import families
 import original
 import sampling
+import task_fixtures
 import text
 import variants
 
@@ -35,6 +36,7 @@ def generate(out: Path, seed: int, only: set[str]) -> None:
         original.generate(out, seed)
         sampling.generate(out, seed)
         text.generate(out, seed)
+        task_fixtures.generate(out, seed)
 
 
 def main() -> None:

@@ -574,7 +574,7 @@ async function rewrite(host: TaskHost, texts: string[], request: RewriteRequest,
   const plans = texts.map((text, i) => plan(host, text, i, request, notes[i]));
   const jobs = plans.flatMap((one) => one.jobs);
   const generation = isTranslation && jobs.length > 0 ? addressDecoder(host, request) : request.generation;
-  const results: Rewritten[] = texts.map((_, i) => ({
+  const results: Rewritten[] = texts.map((_, _i) => ({
     text: '',
     tokens: [],
     tokenIds: [],
@@ -583,7 +583,6 @@ async function rewrite(host: TaskHost, texts: string[], request: RewriteRequest,
     finishReason: 'stop',
     ...(request.alignment ? { alignment: [] } : {}),
     segments: [],
-    ...(notes[i].length > 0 ? { notes: notes[i] } : {}),
   }));
   const width = Math.max(1, Math.floor(widest / Number(generation.native.numBeams ?? 1)));
   for (let begin = 0; begin < jobs.length; begin += width) {
@@ -593,7 +592,7 @@ async function rewrite(host: TaskHost, texts: string[], request: RewriteRequest,
       generation,
     );
     for (const [n, one] of written.entries()) {
-      const { text: raw, tokenIds, score, finishReason, promptTokens: _, seed: __, notes: ___, ...looks } = one;
+      const { text: raw, tokenIds, score, finishReason, promptTokens: _, seed: __, notes: more = [], ...looks } = one;
       const { index, source, part, gap } = some[n];
       const whole = results[index];
       const text = raw.trim();
@@ -635,6 +634,7 @@ async function rewrite(host: TaskHost, texts: string[], request: RewriteRequest,
       whole.segments.push(segment);
       for (const name of ['tokens', 'tokenIds', 'sourceTokens'] as const) (whole[name] as unknown[]).push(...segment[name]);
       whole.score += score;
+      notes[index].push(...more);
       if (finishReason !== 'stop') whole.finishReason = finishReason;
       host.emit({ index, source, text, score, done: begin + n + 1, total: jobs.length });
     }
@@ -642,6 +642,7 @@ async function rewrite(host: TaskHost, texts: string[], request: RewriteRequest,
   for (const [i, { rest }] of plans.entries()) {
     const [only, ...more] = results[i].segments;
     results[i].text += rest;
+    if (notes[i].length > 0) results[i].notes = [...new Set(notes[i])];
     if (only && more.length === 0) {
       const { source: _, target: __, text: ___, ...same } = only;
       Object.assign(results[i], same);
