@@ -19,7 +19,7 @@ import type {
 } from '../task-types.ts';
 import type { ForwardResult, GenerateResult, ModelInfo, Tensor } from '../types.ts';
 import type { Flat } from './flat.ts';
-import { isInWord, sentencesOf, splitNear, wordsOf } from './words.ts';
+import { isInWord, sentencesOf, splitNear, trimmed, wordsOf } from './words.ts';
 
 /** The model as tasks see it. Nothing here waits in a queue: a task holds its place from beginning to end. */
 export interface TaskHost {
@@ -111,14 +111,8 @@ interface Part extends Encoding {
 function partOf(encoding: Encoding, sequence: number, begin: number, end: number): Part {
   let n = -1;
   const index = [...encoding.ids.keys()].filter((i) => encoding.sequence[i] !== sequence || (++n >= begin && n < end));
-  const pick = <T>(list: T[]): T[] => index.map((i) => list[i]);
-  return {
-    ids: pick(encoding.ids),
-    typeIds: pick(encoding.typeIds),
-    offsets: pick(encoding.offsets),
-    sequence: pick(encoding.sequence),
-    index,
-  };
+  const lists = Object.entries({ ...encoding, index: [...encoding.ids.keys()] });
+  return Object.fromEntries(lists.map(([name, list]) => [name, index.map((i) => list[i])])) as unknown as Part;
 }
 
 /** A text encoded behind a prefix, whose tokens count as added. */
@@ -517,13 +511,7 @@ const translationJobs: Planner = (host, text, index, request, notes) => {
     const middle = split === true && encoding.ids.length > limit && !truncation ? splitNear(text, begin, end) : 0;
     if (middle > 0) {
       notes.push(`a sentence of ${encoding.ids.length} tokens was split at ${middle}`);
-      for (const [from, to] of [
-        [begin, middle],
-        [middle, end],
-      ]) {
-        const inner = text.slice(from, to);
-        if (inner.trim()) add(from + inner.length - inner.trimStart().length, from + inner.trimEnd().length);
-      }
+      for (const [from, to] of [trimmed(text, begin, middle), trimmed(text, middle, end)]) if (from < to) add(from, to);
       return;
     }
     const [part] = fit('translate', encoding, limit, { truncation }, notes);

@@ -1,3 +1,4 @@
+import { WasmformerError } from '../errors.ts';
 import type { Offsets } from '../task-types.ts';
 
 /** A letter, mark or digit of a script that puts spaces between words. */
@@ -11,13 +12,17 @@ export function isInWord(text: string, at: number): boolean {
   return at > 0 && at < text.length && ((text.charCodeAt(at) & 0xfc00) === 0xdc00 || kInWord.test(text));
 }
 
+/** A stretch of a text without the white space around it. */
+export function trimmed(text: string, begin: number, end: number): Offsets {
+  const inner = text.slice(begin, end);
+  return [end - inner.trimStart().length, begin + inner.trimEnd().length];
+}
+
 /** The words that tokens make up, white space and empty tokens left out: where each stands, and which tokens it is made of. */
 export function wordsOf(text: string, tokens: readonly Offsets[]): { offsets: Offsets; tokens: number[] }[] {
   const words: { offsets: Offsets; tokens: number[] }[] = [];
   for (const [t, [from, to]] of tokens.entries()) {
-    const inner = text.slice(from, to);
-    const begin = from + inner.length - inner.trimStart().length;
-    const end = from + inner.trimEnd().length;
+    const [begin, end] = trimmed(text, from, to);
     if (begin >= end) continue;
     const last = words.at(-1);
     if (last && (begin < last.offsets[1] || (begin === last.offsets[1] && isInWord(text, begin)))) {
@@ -44,11 +49,12 @@ export function* sentencesOf(text: string, at: number, split: boolean | 'lines',
     let begin = at + index;
     let end = begin;
     const take = function* (): Generator<Offsets> {
-      const inner = text.slice(begin, end);
-      if (/[\p{L}\p{N}]/u.test(inner)) yield [begin + inner.length - inner.trimStart().length, begin + inner.trimEnd().length];
+      if (/[\p{L}\p{N}]/u.test(text.slice(begin, end))) yield trimmed(text, begin, end);
       begin = end;
     };
     if (split === true) {
+      if (!Intl.Segmenter)
+        throw new WasmformerError('unsupported', "[translate] split: this engine has no Intl.Segmenter: pass 'lines' or false");
       segmenter ??= new Intl.Segmenter(localeOf(language), { granularity: 'sentence' });
       for (const { segment } of segmenter.segment(line)) {
         end += segment.length;
