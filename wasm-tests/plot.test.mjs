@@ -181,9 +181,9 @@ const refused = [
   [() => plotAttention({ data: [1], shape: [1, 2] }, ['a', 'b'], ['c']), 'weights: expected 2 numbers'],
   [() => plotAttention([[]], [], ['c']), 'weights: expected 0 numbers, at least one'],
   [() => plotAttention(null, ['a'], ['b']), 'weights: expected a tensor'],
-  [() => plotAttention([[1]], ['a'], ['b'], { cell: 0 }), 'cell: expected a number of pixels above 0, got 0'],
+  [() => plotAttention([[1]], ['a'], ['b'], { cell: 0 }), 'cell: expected a number above 0, got 0'],
   [() => plotAttention([[1]], ['a'], ['b'], { max: Number.NaN }), 'max: expected a number above 0, got NaN'],
-  [() => plotAttention([[1]], ['a'], ['b'], { columns: 1.5 }), 'columns: expected a whole number'],
+  [() => plotAttention([[1]], ['a'], ['b'], { columns: -1 }), 'columns: expected a number above 0, got -1'],
   [() => plotAttention([[1]], ['a'], ['b'], { titles: ['p', 'q'] }), 'titles: expected an array of 1, got 2'],
   [() => plotAttention([[1]], ['a'], ['b'], { colour: 'red' }), "unknown option 'colour'"],
 ];

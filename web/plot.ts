@@ -72,10 +72,16 @@ export function plotAttention(weights: TensorLike, source: readonly string[], ta
       if (!fits) throw new WasmformerError('invalid-argument', `[${where}] ${what}: expected ${expected}, got ${got}`);
     };
     const { data, shape } = tensorFrom(where, 'weights', weights);
-    const { title = '', titles, cell = 24, max = 1, columns } = checkOptions(where, options, ['title', 'titles', 'cell', 'max', 'columns']);
     expect(shape.length === 2 || shape.length === 3, 'weights', '(T, S) or (H, T, S)', `(${shape.join(', ')})`);
     const [T, S] = shape.slice(-2);
     const H = shape.length > 2 ? shape[0] : 1;
+    const {
+      title = '',
+      titles,
+      cell = 24,
+      max = 1,
+      columns = Math.ceil(Math.sqrt(H)),
+    } = checkOptions(where, options, ['title', 'titles', 'cell', 'max', 'columns']);
     expect(T * S * H > 0 && data.length === T * S * H, 'weights', `${T * S * H} numbers, at least one`, data.length);
     const counted = (list: readonly string[], what: string, count: number) =>
       expect(Array.isArray(list) && list.length === count, what, `an array of ${count}`, list?.length);
@@ -83,10 +89,9 @@ export function plotAttention(weights: TensorLike, source: readonly string[], ta
     counted(target, 'target', T);
     const heads = titles ?? (shape.length > 2 ? Array.from({ length: H }, (_, h) => `head ${h}`) : ['']);
     counted(heads, 'titles', H);
-    expect(cell > 0 && cell < 1e4, 'cell', 'a number of pixels above 0', cell);
-    expect(max > 0 && max < Infinity, 'max', 'a number above 0', max);
-    const across = columns ?? Math.ceil(Math.sqrt(H));
-    expect(Number.isInteger(across) && across > 0, 'columns', 'a whole number from 1', across);
+    for (const [name, value] of Object.entries({ cell, max, columns }))
+      expect(value > 0 && value < Infinity, name, 'a number above 0', value);
+    const across = Math.ceil(columns);
 
     const size = Math.max(5, Math.min(14, cell * 0.58));
     const n = (value: number) => +value.toFixed(2);
