@@ -10,8 +10,8 @@ namespace {
 
 std::string described(const Config::Value* value) {
   if (value == nullptr) return "nothing";
-  if (const auto* number = std::get_if<double>(value)) return text_of(*number);
-  if (const auto* flag = std::get_if<bool>(value)) return text_of(*flag);
+  if (const auto* number = std::get_if<double>(value)) return join(*number);
+  if (const auto* flag = std::get_if<bool>(value)) return join(*flag);
   if (const auto* string = std::get_if<std::string>(value)) return join("'", *string, "'");
   if (const auto* list = std::get_if<std::vector<double>>(value)) return join("a list of ", list->size(), " numbers");
   return "a list of strings";

@@ -24,10 +24,35 @@ const char* name_of(Code code) {
   return "internal";
 }
 
-std::string text_of(double value) {
+void Word::append_to(std::string& text) const {
   char digits[32];
-  std::snprintf(digits, sizeof digits, "%.9g", value);
-  return digits;
+  switch (kind_) {
+    case Kind::kText:
+      text += text_;
+      return;
+    case Kind::kSigned:
+      text += std::to_string(static_cast<int64_t>(integer_));
+      return;
+    case Kind::kUnsigned:
+      text += std::to_string(integer_);
+      return;
+    case Kind::kReal:
+      std::snprintf(digits, sizeof digits, "%.9g", real_);
+      text += digits;
+      return;
+    case Kind::kOther:
+      text += other_.text(other_.object);
+  }
+}
+
+std::string join_words(const Word* words, size_t count) {
+  std::string text;
+  for (size_t i = 0; i < count; ++i) words[i].append_to(text);
+  return text;
+}
+
+void fail_with(Code code, std::string_view where, const Word* words, size_t count) {
+  throw Error(code, join("[", where, "] ", join_words(words, count)));
 }
 
 }  // namespace wf

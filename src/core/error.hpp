@@ -1,6 +1,7 @@
 // The one error type of the library, and the words its messages are made of.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -36,35 +37,62 @@ class Error : public std::exception {
   std::string message_;
 };
 
-std::string text_of(double value);
-
-template <class Part>
-std::string text_of(const Part& part) {
-  if constexpr (std::is_convertible_v<Part, std::string_view>) {
-    return std::string(std::string_view(part));
-  } else if constexpr (std::is_same_v<Part, bool>) {
-    return part ? "true" : "false";
-  } else if constexpr (std::is_integral_v<Part>) {
-    return std::to_string(part);
-  } else if constexpr (std::is_floating_point_v<Part>) {
-    return text_of(static_cast<double>(part));
-  } else {
-    return part.text();
+// One part of a message, not yet text: the many places that may fail stay small.
+class Word {
+ public:
+  template <class Part>
+  Word(const Part& part) {
+    if constexpr (std::is_convertible_v<Part, std::string_view>) {
+      kind_ = Kind::kText;
+      text_ = std::string_view(part);
+    } else if constexpr (std::is_same_v<Part, bool>) {
+      kind_ = Kind::kText;
+      text_ = part ? "true" : "false";
+    } else if constexpr (std::is_integral_v<Part>) {
+      kind_ = std::is_signed_v<Part> ? Kind::kSigned : Kind::kUnsigned;
+      integer_ = static_cast<uint64_t>(part);
+    } else if constexpr (std::is_floating_point_v<Part>) {
+      kind_ = Kind::kReal;
+      real_ = static_cast<double>(part);
+    } else {
+      kind_ = Kind::kOther;
+      other_ = {&part, [](const void* object) { return static_cast<const Part*>(object)->text(); }};
+    }
   }
-}
+
+  void append_to(std::string& text) const;
+
+ private:
+  enum class Kind : uint8_t { kText, kSigned, kUnsigned, kReal, kOther };
+  struct Other {
+    const void* object;
+    std::string (*text)(const void*);
+  };
+
+  Kind kind_;
+  union {
+    std::string_view text_;
+    uint64_t integer_;
+    double real_;
+    Other other_;
+  };
+};
+
+std::string join_words(const Word* words, size_t count);
+[[noreturn]] void fail_with(Code code, std::string_view where, const Word* words, size_t count);
 
 // "a", 3, "b" -> "a3b".
 template <class... Parts>
 std::string join(const Parts&... parts) {
-  std::string text;
-  (text.append(text_of(parts)), ...);
-  return text;
+  const Word words[] = {parts...};
+  return join_words(words, sizeof...(parts));
 }
 
 // Throws Error: "[where] what: ..." with the parts joined. Never called from a kernel or a worker thread.
 template <class... Parts>
 [[noreturn]] void fail(Code code, std::string_view where, const Parts&... parts) {
-  throw Error(code, join("[", where, "] ", parts...));
+  const Word words[] = {parts...};
+  fail_with(code, where, words, sizeof...(parts));
 }
 
 }  // namespace wf
