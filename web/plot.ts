@@ -45,10 +45,14 @@ function visible(token: unknown): string {
 /** A title, whose spaces are no more than that. */
 const plain = (title: string) => visible(title).replaceAll('\u2423', ' ');
 
-/** What a label takes in a line, in ems, roughly: ideographs and emoji are as wide as they are high, marks take nothing. */
+/** What a label takes in a line, in ems, roughly: ideographs and emoji are as wide as they are high, capitals wider than other letters, and marks take nothing. */
 function widthOf(text: string): number {
   const count = (pattern: RegExp) => text.match(pattern)?.length ?? 0;
-  return 0.62 * count(/[^\p{M}\u200c\u200d]/gu) + 0.45 * count(/[\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uff60]|[^\0-\uffff]/gu);
+  return (
+    0.62 * count(/[^\p{M}\u200c\u200d]/gu) +
+    0.45 * count(/[\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uff60]|[^\0-\uffff]/gu) +
+    0.14 * count(/\p{Lu}/gu)
+  );
 }
 
 /** The beginning of what is too long for a label; it is not cut within a character. */
@@ -110,7 +114,7 @@ export function plotAttention(weights: TensorLike, source: readonly string[], ta
 
     // Labels of the source lie flat where they fit above their column, otherwise they climb to the right.
     const flat = longest(xs) <= cell;
-    const climb = Math.ceil(flat ? size : longest(xs) * Math.SQRT1_2 + size);
+    const climb = Math.ceil(flat ? size * 1.4 : longest(xs) * Math.SQRT1_2 + size);
     const left = Math.ceil(longest(ys) + size);
     const top = climb + (heads[0] ? line : 0);
     const width = Math.ceil(left + Math.max(S * cell, (S - 0.5) * cell + (flat ? 0 : climb)) + size);
