@@ -38,11 +38,17 @@ const remove =
 
 const lowercase: Normalizer = (piece) => rewrite(piece, /[A-Z\u0080-\u{10ffff}]/gu, (out, char, at) => out.put(char.toLowerCase(), at));
 
+/**
+ * What is normalised together: nothing composes with what comes before an ASCII character or after marks. Engines sort
+ * marks in quadratic time; a thousand in a row are no text.
+ */
+const kRun = /[\0-\x7f]?(?:[^\0-\x7f\p{M}]+\p{M}{0,1000}|\p{M}{1,1000})/gu;
+
 /** One of the forms of Unicode's Annex 15. */
 function unicodeForm(form: 'NFC' | 'NFD' | 'NFKC' | 'NFKD'): Normalizer {
   const decomposition = form.includes('K') ? 'NFKD' : 'NFD';
   return (piece) =>
-    rewrite(piece, /[\0-\x7f]?[^\0-\x7f]+/gu, (out, run, begin) => {
+    rewrite(piece, kRun, (out, run, begin) => {
       const made = run.normalize(form);
       if (made === run) return out.copy(begin, begin + run.length);
       // Marks may change places: what is made takes a source's place with the part that the source begins with. Same
