@@ -77,6 +77,8 @@ test('no eval, no new Function, no worker made of a string, no address but the H
     assert.doesNotMatch(text, /createObjectURL|new Worker\(\s*["'`](?:blob|data):/, `${name}: a worker made of a string`);
     const hosts = new Set([...text.matchAll(/\bhttps?:\/\/([\w.-]+)/g)].map(([, host]) => host));
     hosts.delete('huggingface.co');
+    // The name of SVG's namespace, which nobody fetches.
+    hosts.delete('www.w3.org');
     assert.deepEqual([...hosts], [], `${name}: addresses`);
   }
 });
