@@ -9,7 +9,7 @@ import beams
 from common import write_json
 from encoder_decoder import require, until_good
 
-MODELS = ("gpt2", "llama-gqa")
+MODELS = ("gpt2", "llama-gqa", "mistral-full", "qwen2", "qwen3", "gemma", "gpt_neox", "opt", "bloom")
 
 
 def generate(root: Path, seed: int, only: set[str]) -> None:
@@ -31,7 +31,7 @@ def generate(root: Path, seed: int, only: set[str]) -> None:
             options = with_ends(prompt, options, *places)
             (found,), margin = beams.generate(model, [prompt], options)
             require(margin > beams.MARGIN, "margin")
-            require(any(s["finishReason"] == "stop" for s in found), "none ends")
+            require(options.get("earlyStopping") is not True or any(s["finishReason"] == "stop" for s in found), "none ends")
             return {"inputIds": prompt, "options": options, "sequences": found}
 
         def batch() -> dict:

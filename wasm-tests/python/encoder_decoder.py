@@ -259,7 +259,8 @@ def load(spec: Spec, folder: Path):
     """A fresh model, float32 and eager; fails on a name that Python did not find or did not expect."""
     model, report = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     unexpected = [k for k in report["unexpected_keys"] if not (spec.unexpected and k.endswith(spec.unexpected))]
-    assert not report["missing_keys"] and not unexpected and not report["mismatched_keys"], (spec.name, report)
+    missing = [k for k in report["missing_keys"] if not (spec.config["model_type"] == "pegasus" and "embed_positions" in k)]  # sinusoids, computed
+    assert not missing and not unexpected and not report["mismatched_keys"], (spec.name, report)
     return model.eval()
 
 
@@ -296,7 +297,7 @@ def forward_cases(spec: Spec, model, generator: torch.Generator) -> tuple[list[d
 def until_good(make: Callable, what: str):
     """What `make` gives at the first attempt that is no poor test."""
     reasons = Counter()
-    for _ in range(40):
+    for _ in range(60):
         try:
             return make()
         except Poor as reason:

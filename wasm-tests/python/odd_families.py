@@ -30,7 +30,7 @@ BORDERS = (1, 2, 15, 16, 17, 31, 33, 127, 128, 129, 150)
 
 def both(d: int, heads: tuple[int, int], layers: tuple[int, int], inner: tuple[int, int], **changes) -> dict:
     return {"d_model": d, "encoder_attention_heads": heads[0], "decoder_attention_heads": heads[1], "encoder_layers": layers[0], "decoder_layers": layers[1],
-            "encoder_ffn_dim": inner[0], "decoder_ffn_dim": inner[1], "max_position_embeddings": 256, "max_length": 200} | changes
+            "encoder_ffn_dim": inner[0], "decoder_ffn_dim": inner[1], "num_hidden_layers": layers[0], "max_position_embeddings": 256, "max_length": 200} | changes
 
 
 def encoder_decoders() -> list[encoder_decoder.Spec]:
@@ -98,7 +98,8 @@ def originals(seed: int) -> dict[str, dict]:
 def options(r: random.Random, size: int, text: list[int], encoder: bool) -> dict:
     """A beam search; the end tokens are some that greedy search finds."""
     count = r.randint(2, 6)
-    out = {"numBeams": count, "maxNewTokens": r.randint(3, 24), "numReturnSequences": r.randint(1, count), "eosTokenId": sorted(set(r.sample(text, min(len(text), r.randint(1, 2)))))}
+    ends = r.sample(text, min(len(text), r.randint(1, 2)))
+    out = {"numBeams": count, "maxNewTokens": r.randint(10, 24), "numReturnSequences": r.randint(1, count), "eosTokenId": sorted(set(ends))}
     word = lambda: r.randrange(4, size - 8)
     maybe = {
         "lengthPenalty": lambda: r.choice((-1.0, 0.0, 0.3, 2.0)), "earlyStopping": lambda: r.choice((True, "never")), "noRepeatNgramSize": lambda: r.choice((0, 1, 2, 3)),
