@@ -112,7 +112,8 @@ void Initialiser::draw(size_t index, size_t begin, size_t count, float* out) con
       if (kind == Rule::Kind::kNormal) value = size * normal(key, element);
       if (kind == Rule::Kind::kUniform) value = size * (2 * uniform(key, element) - 1);
       if (kind == Rule::Kind::kSinusoids) {
-        const double angle = static_cast<double>(begin + r) * std::pow(10000.0, -static_cast<double>(i / 2 * 2) / static_cast<double>(width));
+        const double angle =
+            static_cast<double>(begin + r) * std::pow(10000.0, -static_cast<double>(i / 2 * 2) / static_cast<double>(width));
         value = i % 2 == 0 ? std::sin(angle) : std::cos(angle);
       }
       out[r * width + i] = static_cast<float>(value);

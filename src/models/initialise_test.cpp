@@ -123,12 +123,23 @@ TEST_CASE("initialise: the families of Hugging Face") {
   check_normal(gpt2.of("transformer.h.1.mlp.c_proj.weight"), 0.02 / 4);
   check_normal(gpt2.of("transformer.wte.weight"), 0.02);
 
-  const Drawn gemma({{"model_type", std::string("gemma")}, {"vocab_size", 50.0}, {"hidden_size", 32.0}, {"num_attention_heads", 2.0},
-                     {"num_key_value_heads", 1.0}, {"head_dim", 16.0}, {"num_hidden_layers", 1.0}, {"intermediate_size", 32.0}});
+  const Drawn gemma({{"model_type", std::string("gemma")},
+                     {"vocab_size", 50.0},
+                     {"hidden_size", 32.0},
+                     {"num_attention_heads", 2.0},
+                     {"num_key_value_heads", 1.0},
+                     {"head_dim", 16.0},
+                     {"num_hidden_layers", 1.0},
+                     {"intermediate_size", 32.0}});
   CHECK(gemma.of("model.norm.weight") == std::vector<float>(32, 0));
 
-  const Drawn t5({{"model_type", std::string("t5")}, {"vocab_size", 100.0}, {"d_model", 64.0}, {"d_kv", 16.0}, {"num_heads", 8.0},
-                  {"d_ff", 256.0}, {"initializer_factor", 0.5}});
+  const Drawn t5({{"model_type", std::string("t5")},
+                  {"vocab_size", 100.0},
+                  {"d_model", 64.0},
+                  {"d_kv", 16.0},
+                  {"num_heads", 8.0},
+                  {"d_ff", 256.0},
+                  {"initializer_factor", 0.5}});
   check_normal(t5.of("shared.weight"), 0.5);
   check_normal(t5.of("encoder.block.0.layer.0.SelfAttention.q.weight"), 0.5 / std::sqrt(64.0 * 16));
   check_normal(t5.of("encoder.block.0.layer.0.SelfAttention.k.weight"), 0.5 / 8);

@@ -201,9 +201,8 @@ void Collector::lens(size_t layer, const Tensor& states) {
         continue;
       }
       std::iota(order.begin(), order.end(), 0);
-      std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(k), order.end(), [&](int32_t a, int32_t b) {
-        return values[a] != values[b] ? values[a] > values[b] : a < b;
-      });
+      std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(k), order.end(),
+                        [&](int32_t a, int32_t b) { return values[a] != values[b] ? values[a] > values[b] : a < b; });
       const LogSum sum(values, V);
       std::copy_n(order.begin(), k, result_.lens_ids[layer].begin() + static_cast<ptrdiff_t>(rows_.text->places[row] * k));
       for (size_t i = 0; i < k; ++i) out[i] = sum.log_probability(values[order[i]]);

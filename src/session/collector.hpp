@@ -13,10 +13,10 @@ namespace wf {
 
 // Whose rows pass by.
 struct PassRows {
-  const Unpadded* text;                // the sequence, or the decoder's
-  const Unpadded* source = nullptr;    // the encoder's, where there are two
-  std::vector<size_t> memory = {};     // where the tokens of the source stand whose states the decoder looks at
-  size_t begin = 0;                    // of this chunk's rows of `text`
+  const Unpadded* text;              // the sequence, or the decoder's
+  const Unpadded* source = nullptr;  // the encoder's, where there are two
+  std::vector<size_t> memory = {};   // where the tokens of the source stand whose states the decoder looks at
+  size_t begin = 0;                  // of this chunk's rows of `text`
 };
 
 class Collector final : public Observer {

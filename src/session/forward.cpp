@@ -76,7 +76,9 @@ class Demand {
     matrices(request_.attentions, layers, heads, queries, keys);
     matrices(request_.trace, layers, heads, queries, keys);
     if (!request_.trace.wanted) return;
-    const uint64_t of_queries = product(queries, shape_.Dk + shape_.Dv), of_keys = product(keys, shape_.Dk + shape_.Dv);
+    // An encoder's heads may be larger than its decoder's.
+    const size_t size = std::max(shape_.Dk + shape_.Dv, 2 * (info_.hidden_size / heads + 1));
+    const uint64_t of_queries = product(queries, size), of_keys = product(keys, size);
     uint64_t layer = product(count(request_.trace.heads, heads), sum(of_queries, of_keys));
     if (!is_cross) layer = sum(layer, product(queries, inner_));
     floats_ = sum(floats_, product(count(request_.trace.layers, layers), layer));

@@ -43,7 +43,7 @@ class Forward {
   std::vector<ForwardResult> results_;
   size_t sequence_ = 0;
   // The sequence under way.
-  Unpadded text_, source_;       // what the model, or its decoder, reads, and its encoder
+  Unpadded text_, source_;      // what the model, or its decoder, reads, and its encoder
   std::vector<size_t> memory_;  // where the tokens of the source stand that the decoder looks at
   std::unique_ptr<KvCache> cache_, source_cache_;
   bool started_ = false;

@@ -10,8 +10,8 @@ namespace wf {
 
 namespace {
 
-constexpr std::array<std::string_view, 10> kKeys = {"logits",       "hiddenStates", "attentions", "attentions.layers", "attentions.heads",
-                                                    "trace",        "trace.layers", "trace.heads", "logitLens",        "logitLens.topK"};
+constexpr std::array<std::string_view, 10> kKeys = {"logits", "hiddenStates", "attentions",  "attentions.layers", "attentions.heads",
+                                                    "trace",  "trace.layers", "trace.heads", "logitLens",         "logitLens.topK"};
 
 std::vector<size_t> indices(const Config& config, std::string_view key) {
   std::vector<size_t> indices;

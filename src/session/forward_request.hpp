@@ -15,11 +15,11 @@
 namespace wf {
 
 struct ForwardInput {
-  std::vector<std::vector<int32_t>> ids;            // a list a sequence
-  std::vector<std::vector<int32_t>> positions;      // where each token stands, or none
-  std::vector<std::vector<uint8_t>> masks;          // 0: the token is padding; or none
-  std::vector<std::vector<int32_t>> decoder_ids;    // the targets of an encoder-decoder model, otherwise none
-  std::vector<std::vector<int32_t>> types = {};     // which segment each token belongs to, or none
+  std::vector<std::vector<int32_t>> ids;          // a list a sequence
+  std::vector<std::vector<int32_t>> positions;    // where each token stands, or none
+  std::vector<std::vector<uint8_t>> masks;        // 0: the token is padding; or none
+  std::vector<std::vector<int32_t>> decoder_ids;  // the targets of an encoder-decoder model, otherwise none
+  std::vector<std::vector<int32_t>> types = {};   // which segment each token belongs to, or none
   std::vector<std::vector<uint8_t>> decoder_masks = {};
 };
 

@@ -37,8 +37,13 @@ Values model_config(const std::string& type) {
   Values values = {{"vocab_size", V}, {"initializer_range", 0.4}, {"init_std", 0.4}};
   const auto add = [&](const Values& more) { values.insert(values.end(), more.begin(), more.end()); };
   const auto both = [&](double heads) {
-    add({{"d_model", 16.0}, {"encoder_layers", 2.0}, {"decoder_layers", 3.0}, {"encoder_attention_heads", heads},
-         {"decoder_attention_heads", 2.0}, {"encoder_ffn_dim", 24.0}, {"decoder_ffn_dim", 20.0}});
+    add({{"d_model", 16.0},
+         {"encoder_layers", 2.0},
+         {"decoder_layers", 3.0},
+         {"encoder_attention_heads", heads},
+         {"decoder_attention_heads", 2.0},
+         {"encoder_ffn_dim", 24.0},
+         {"decoder_ffn_dim", 20.0}});
   };
   if (type == "encoder" || type == "masked") {
     both(4);
@@ -46,11 +51,22 @@ Values model_config(const std::string& type) {
     add({{"model_type", std::string("transformer")}, {"decoder_layers", 0.0}});
     if (type == "masked") add({{"architectures", std::vector<std::string>{"TransformerForMaskedLM"}}});
   } else if (type == "t5") {
-    add({{"model_type", type}, {"d_model", 16.0}, {"num_layers", 2.0}, {"num_heads", 2.0}, {"d_kv", 8.0}, {"d_ff", 24.0},
-         {"relative_attention_num_buckets", 8.0}, {"relative_attention_max_distance", 16.0}, {"initializer_factor", 2.0}});
+    add({{"model_type", type},
+         {"d_model", 16.0},
+         {"num_layers", 2.0},
+         {"num_heads", 2.0},
+         {"d_kv", 8.0},
+         {"d_ff", 24.0},
+         {"relative_attention_num_buckets", 8.0},
+         {"relative_attention_max_distance", 16.0},
+         {"initializer_factor", 2.0}});
   } else if (type == "llama") {
-    add({{"model_type", type}, {"hidden_size", 24.0}, {"num_attention_heads", 4.0}, {"num_key_value_heads", 2.0},
-         {"num_hidden_layers", 2.0}, {"intermediate_size", 40.0}});
+    add({{"model_type", type},
+         {"hidden_size", 24.0},
+         {"num_attention_heads", 4.0},
+         {"num_key_value_heads", 2.0},
+         {"num_hidden_layers", 2.0},
+         {"intermediate_size", 40.0}});
   } else if (type == "gpt2") {
     add({{"model_type", type}, {"n_embd", 24.0}, {"n_head", 3.0}, {"n_layer", 2.0}, {"n_positions", 400.0}});
   } else {
@@ -187,8 +203,9 @@ TEST_CASE("forward: an encoder alone does not generate, and says what it is for"
     const auto session = made(type);
     const Error generation = error_of([&] { session->start_generation({{3}}, config_of("generate", {}), 0); });
     CHECK(generation.code() == Code::kUnsupported);
-    CHECK(generation.message() == "[generate] model: expected one that predicts the next token, got transformer, an encoder alone, which is for " +
-                                      std::string(use) + " and forward");
+    CHECK(generation.message() ==
+          "[generate] model: expected one that predicts the next token, got transformer, an encoder alone, which is for " +
+              std::string(use) + " and forward");
     CHECK(error_of([&] { session->start_score({{3, 4}}); }).code() == Code::kUnsupported);
   }
 }
@@ -207,7 +224,8 @@ TEST_CASE("forward: positions that do not count the padding token") {
   Ids shown = source;
   shown[2] = 1;
   const Mask mask(6, 1);
-  CHECK(same_bits(forwarded(*session, {{shown}, {}, {mask}, {target}}).logits.data, forwarded(*session, {{shown}, {}, {}, {target}}).logits.data));
+  CHECK(same_bits(forwarded(*session, {{shown}, {}, {mask}, {target}}).logits.data,
+                  forwarded(*session, {{shown}, {}, {}, {target}}).logits.data));
 }
 
 TEST_CASE("forward: where only distances count, padding between tokens keeps its own, unseen") {
@@ -305,7 +323,8 @@ TEST_CASE("forward: a trace shows how attention comes about, and asking changes 
                 continue;
               }
               double dot = 0;
-              for (size_t i = 0; i < Dk; ++i) dot += static_cast<double>(q.data[(h * T + t) * Dk + i]) * k.data[(h / group * S + s) * Dk + i];
+              for (size_t i = 0; i < Dk; ++i)
+                dot += static_cast<double>(q.data[(h * T + t) * Dk + i]) * k.data[(h / group * S + s) * Dk + i];
               if (!biased) off = std::max(off, std::abs(dot * scale - scores.data[at_row + s]) / (1 + std::abs(dot * scale)));
               highest = std::max<double>(highest, scores.data[at_row + s]);
             }
@@ -332,16 +351,19 @@ TEST_CASE("forward: some layers and heads of a trace") {
   const auto session = made("llama");
   const Ids ids = random_ids(5, 10);
   const ForwardResult all = forwarded(*session, {{ids}, {}, {}, {}}, kAll);
-  const ForwardResult some = forwarded(
-      *session, {{ids}, {}, {}, {}},
-      {{"logits", false}, {"trace.layers", std::vector<double>{1}}, {"trace.heads", std::vector<double>{3, 2}}, {"attentions.heads", std::vector<double>{1}}});
+  const ForwardResult some = forwarded(*session, {{ids}, {}, {}, {}},
+                                       {{"logits", false},
+                                        {"trace.layers", std::vector<double>{1}},
+                                        {"trace.heads", std::vector<double>{3, 2}},
+                                        {"attentions.heads", std::vector<double>{1}}});
   CHECK(some.trace.size() == 6);
   const auto head = [](const Array& array, size_t h) {
     const ptrdiff_t size = static_cast<ptrdiff_t>(array.shape[1] * array.shape[2]), begin = static_cast<ptrdiff_t>(h) * size;
     return std::vector(array.data.begin() + begin, array.data.begin() + begin + size);
   };
   for (const char* what : {"query", "scores", "heads"}) {
-    const Array &part = traced(some, "layers.1.attention." + std::string(what)), &whole = traced(all, "layers.1.attention." + std::string(what));
+    const Array &part = traced(some, "layers.1.attention." + std::string(what)),
+                &whole = traced(all, "layers.1.attention." + std::string(what));
     REQUIRE(part.shape[0] == 2);
     CHECK(same_bits(head(part, 0), head(whole, 3)));
     CHECK(same_bits(head(part, 1), head(whole, 2)));
@@ -409,7 +431,8 @@ TEST_CASE("forward: arguments that do not fit the model are refused by name") {
   };
   CHECK(message({{{2}}, {}, {}, {{2}}, {{0}}}) == "[forward] tokenTypeIds: expected none, the model has no token types");
   CHECK(message({{{2}}, {}, {}, {{2, 3}}, {}, {{1}}}) == "[forward] decoderAttentionMask of sequence 0: expected 2 entries, got 1");
-  CHECK(message({{{2}}, {}, {}, {{2}}}, {{"trace.layers", std::vector<double>{3}}}) == "[forward] trace.layers: expected indices below 3, got 3");
+  CHECK(message({{{2}}, {}, {}, {{2}}}, {{"trace.layers", std::vector<double>{3}}}) ==
+        "[forward] trace.layers: expected indices below 3, got 3");
   CHECK(message({{{2}}, {}, {}, {{2}}}, {{"trace.what", true}}) == "[forward] trace.what: unknown option");
   const auto alone = made("encoder");
   CHECK(error_of([&] { forwarded(*alone, {{{2}}, {}, {}, {{2}}}); }).message() ==
