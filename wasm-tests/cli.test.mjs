@@ -111,7 +111,7 @@ test('mistakes: exit code 2, the reason on stderr, nothing on stdout', async () 
     [['a', '--max-new-token', '3'], /Unknown option '--max-new-token': the nearest known is '--max-new-tokens'/],
     [['a', '--max-new-tokens', 'many'], /maxNewTokens: expected an integer from 1 to 2147483647, got "many"/],
     [['a', '--temperature', '-1'], /temperature/],
-    [['a', '--num-beams', '4'], /--num-beams/],
+    [['a', '--num-beam-groups', '2'], /--num-beam-groups/],
     [['a', 'b'], /one prompt/],
     [['cache', 'burn'], /cache list/],
     [['a', '--dtype', 'q8'], /'q8' is not built/],

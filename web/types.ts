@@ -420,7 +420,7 @@ export interface TokenizerInfo {
 
 /** What was loaded and how it runs. */
 export interface ModelInfo {
-  /** The source as given: a Hub id, an address, a folder, or `files`. */
+  /** The source as given: a Hub id, an address, a folder, `files`, or `create` of a model made by that. */
   source: string;
   /** The Hub's commit, where there is one. */
   commit?: string;
