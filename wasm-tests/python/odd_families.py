@@ -46,7 +46,7 @@ def encoder_decoders() -> list[encoder_decoder.Spec]:
         S("pegasus-1x34", pegasus(**both(34, (1, 2), (1, 2), (35, 77), vocab_size=1009, activation_function="gelu"))),
         S("m2m_100-1x34", m2m_100(**both(34, (1, 17), (2, 2), (35, 39), vocab_size=97))),
         S("t5-3x10", t5(d_model=36, num_heads=3, d_kv=10, d_ff=71, vocab_size=97), embedding=2.5),
-        S("t5-5x6", t5(d_model=22, num_heads=5, d_kv=6, d_ff=45, vocab_size=1009, num_layers=1, num_decoder_layers=3, relative_attention_num_buckets=10,
+        S("t5-5x6", t5(d_model=22, num_heads=5, d_kv=6, d_ff=45, vocab_size=1009, num_layers=3, num_decoder_layers=1, relative_attention_num_buckets=10,
                        relative_attention_max_distance=17), embedding=2.5, layout="bin"),
         S("flan-t5-7x6", t5_v1_1(d_model=38, num_heads=7, d_kv=6, d_ff=53, vocab_size=97, num_decoder_layers=1)),
         S("mt5-1x80", t5_v1_1(architectures=["MT5ForConditionalGeneration"], model_type="mt5", d_model=30, num_heads=1, d_kv=80, d_ff=66, vocab_size=97, num_layers=3)),
