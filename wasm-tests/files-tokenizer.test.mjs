@@ -299,11 +299,18 @@ test('special tokens that only the settings name, and roles', async () => {
 test('folders without a tokenizer, or with one of another kind', async () => {
   const bare = { 'tokenizer.json': null, 'tokenizer_config.json': null };
   assert.equal(await tokenizerOf('llama', bare), null);
-  await assert.rejects(tokenizerOf('llama', { ...bare, 'tokenizer.model': 'x' }), {
+  await assert.rejects(tokenizerOf('llama', { ...bare, 'tokenizer.model': 'x' }), { code: 'invalid-file', message: /tokenizer.model/ });
+  await assert.rejects(tokenizerOf('llama', { ...bare, 'vocab.txt': 'x' }), { code: 'invalid-file', message: /vocab.txt.*unk_token/ });
+  await assert.rejects(tokenizerOf('llama', { ...bare, 'tekken.json': 'x' }), {
     code: 'unsupported',
-    message: /tokenizer.model.*tokenizer.json/,
+    message: /tekken.json.*tokenizer.json/,
   });
-  await assert.rejects(tokenizerOf('llama', { ...bare, 'vocab.txt': 'x' }), { code: 'unsupported', message: /vocab.txt/ });
+  const model = readFileSync(join(fixtures, 'sentencepiece/unigram-t5.model'));
+  const folder = { ...modelOf('llama', bare), 'spiece.model': new Uint8Array(model) };
+  await assert.rejects(
+    api.openCheckpoint(folder, { cacheDir: false }, api.nodeFiles).then((checkpoint) => api.loadTokenizer(checkpoint)),
+    { code: 'unsupported', message: /spiece.model.*tokenizer_class/ },
+  );
 });
 
 test('malformed tokenizers', async () => {
