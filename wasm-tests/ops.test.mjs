@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { ops, WasmformerError } from '../dist/node.js';
+import { create, ops, WasmformerError } from '../dist/node.js';
 import { fixtures } from './support/fixtures.mjs';
 
 const near = (actual, expected, tolerance, what) => {
@@ -152,4 +152,31 @@ test('NaN is a number like others; the engine is well after all that', async () 
   ]);
   assert.ok(Number.isNaN(data[0]));
   assert.deepEqual([...data.subarray(2)], [0.5, 0.5, 0, 0]);
+});
+
+test('a layer of a model, by its own weights, gives the very bits of its forward pass', async (t) => {
+  const config = { model_type: 'transformer', vocab_size: 20, d_model: 16, encoder_layers: 1, decoder_layers: 1, heads: 2 };
+  const model = await create({ ...config, encoder_ffn_dim: 24, decoder_ffn_dim: 24 }, { seed: 3 });
+  t.after(() => model.dispose());
+  const [pass] = await model.forward(
+    { inputIds: [[3, 4, 5, 6, 7]], decoderInputIds: [[1, 2, 9]] },
+    { hiddenStates: true, attentions: true },
+  );
+  const layer = async (side, parts) => {
+    const weights = {};
+    for (const part of [...parts, 'self_attn_layer_norm', 'fc1', 'fc2', 'final_layer_norm'])
+      for (const kind of ['weight', 'bias']) weights[`${part}.${kind}`] = await model.parameter(`${side}.layers.0.${part}.${kind}`);
+    return weights;
+  };
+  const projections = (name) => ['q_proj', 'k_proj', 'v_proj', 'out_proj'].map((part) => `${name}.${part}`);
+  const [embedded, memory] = pass.encoderHiddenStates;
+  const encoded = await ops.encoderLayer(embedded, await layer('encoder', projections('self_attn')), { heads: 2 });
+  assert.deepEqual(encoded.output, memory);
+  assert.deepEqual(encoded.weights, pass.encoderAttentions[0]);
+  const parts = [...projections('self_attn'), ...projections('encoder_attn'), 'encoder_attn_layer_norm'];
+  const [start, end] = pass.decoderHiddenStates;
+  const decoded = await ops.decoderLayer(start, memory, await layer('decoder', parts), { heads: 2 });
+  assert.deepEqual(decoded.output, end);
+  assert.deepEqual(decoded.weights, pass.decoderAttentions[0]);
+  assert.deepEqual(decoded.crossWeights, pass.crossAttentions[0]);
 });
