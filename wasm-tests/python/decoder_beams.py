@@ -24,7 +24,8 @@ def generate(root: Path, seed: int, only: set[str]) -> None:
             """End tokens that the prompt's greedy text holds, so that beams end."""
             text = beams.generate(model, [prompt], {"maxNewTokens": 24, "minNewTokens": 24, "doSample": False})[0][0][0]["tokenIds"]
             ends = sorted({text[p] for p in places})
-            return options | {"eosTokenId": ends if len(places) > 1 else ends[0], "padTokenId": 0}
+            greedy = {"doSample": False} if model.generation_config.do_sample else {}
+            return options | greedy | {"eosTokenId": ends if len(places) > 1 else ends[0], "padTokenId": 0}
 
         def ask(length: int, options: dict, *places: int) -> dict:
             prompt = pick(length)

@@ -119,7 +119,7 @@ def random_runs(model, r: random.Random, count: int) -> list[dict]:
     def make() -> dict:
         source = pick(r.choice((1, 2, 5, 16, 17, 30)))
         (greedy,), _ = beams.generate(model, [source], GREEDY | {"minNewTokens": 20})
-        chosen = options(r, size, greedy[0]["tokenIds"], encoder)
+        chosen = options(r, size, greedy[0]["tokenIds"], encoder) | ({"doSample": False} if model.generation_config.do_sample else {})
         prefix = None
         if encoder and r.random() < 0.3:
             prefix = [*([model.generation_config.decoder_start_token_id] if r.random() < 0.5 else []), *pick(r.randint(1, 17))]
