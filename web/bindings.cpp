@@ -392,7 +392,7 @@ class SessionHandle {
 
   val start_forward(const val& input, const val& request) {
     return guarded([&] {
-      wf::ForwardInput lists{lists_from<int32_t>(input["inputIds"]), lists_from<int32_t>(input["positionIds"]),
+      wf::ForwardInput lists{lists_from<int32_t>(input["inputIds"]),      lists_from<int32_t>(input["positionIds"]),
                              lists_from<uint8_t>(input["attentionMask"]), lists_from<int32_t>(input["decoderInputIds"]),
                              lists_from<int32_t>(input["tokenTypeIds"]),  lists_from<uint8_t>(input["decoderAttentionMask"])};
       return std::make_shared<ForwardHandle>(session_.start_forward(std::move(lists), config_from("forward", request)));

@@ -213,7 +213,8 @@ class Transformer final : public EncoderDecoder {
     const std::string base = parameters_.prefix();
     const bool encoder_only = decoder_.empty();
     if (shared_embedding_.present()) {
-      parameters_.weight(base + "shared.weight", shared_embedding_, join(base, encoder_only ? "encoder" : "decoder", ".embed_tokens.weight"));
+      parameters_.weight(base + "shared.weight", shared_embedding_,
+                         join(base, encoder_only ? "encoder" : "decoder", ".embed_tokens.weight"));
     }
     name_side(base + "encoder.", encoder_side_);
     for (size_t l = 0; l < encoder_.size(); ++l) {
