@@ -173,7 +173,9 @@ async function generate({ positionals, flags, model = defaultModel, load: loadOp
     const result: GenerateResult | GenerateResult[] = await stream.result;
     const results = [result].flat();
     const count = results.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0);
-    const perSecond = count > results.length && ended > first ? ((count - results.length) * 1000) / (ended - first) : 0;
+    // Beams give all they have at the end.
+    const grew = count > results.length && (ended - first) * 100 > ended - began;
+    const perSecond = grew ? ((count - results.length) * 1000) / (ended - first) : 0;
     if (flags.json) process.stdout.write(`${JSON.stringify(several(options) ? results : results[0])}\n`);
     else if (several(options)) for (const { text } of results) process.stdout.write(`${text}\n`);
     else if (!results[0].text.endsWith('\n')) process.stdout.write('\n');
