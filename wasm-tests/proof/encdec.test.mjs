@@ -21,5 +21,6 @@ if (!given) {
 
 const holding = (file) => readdirSync(place).filter((name) => existsSync(join(place, name, file)));
 test(`there are models, seed ${seed}`, () => assert.ok(holding('expected.json').length > 0));
-for (const name of holding('expected.json')) test(name, (t) => likePython(t, join(place, name)));
+// Among 200 keys the spread of attention weights is no measure; Python itself is 2e-5 off with float64.
+for (const name of holding('expected.json')) test(name, (t) => likePython(t, join(place, name), { weights: 5e-5 }));
 for (const name of holding('beams.json')) test(name, (t) => beamsLikePython(t, join(place, name)));

@@ -29,16 +29,26 @@ export function close(actual, expected, what, tolerance = 1e-4) {
   return error;
 }
 
-/** One sequence's result of `forward` against every tensor `PREFIX.KIND` or `PREFIX.KIND.LAYER`; returns the largest difference. */
-export function closeResult(result, tensors, prefix, tolerance) {
+/**
+ * One sequence's result of `forward` against every tensor `PREFIX.KIND` or `PREFIX.KIND.LAYER`; returns the largest difference.
+ * `weights`: how far an attention weight, a share of 1, may be off; without it those are held to their spread, as everything is.
+ */
+export function closeResult(result, tensors, prefix, weights) {
   const names = Object.keys(tensors).filter((name) => name.startsWith(`${prefix}.`));
   assert.ok(names.length > 0, prefix);
   let worst = 0;
   for (const name of names) {
     const [kind, layer] = name.slice(prefix.length + 1).split('.');
     const found = result[fields[kind]];
-    worst = Math.max(worst, close(layer === undefined ? found : found?.[layer], tensors[name], name, tolerance));
-    if (layer !== undefined) assert.equal(found.length, names.filter((other) => other.startsWith(`${prefix}.${kind}.`)).length, kind);
+    if (layer !== undefined) assert.equal(found?.length, names.filter((other) => other.startsWith(`${prefix}.${kind}.`)).length, kind);
+    const tensor = layer === undefined ? found : found[layer];
+    if (weights && kind.endsWith('attention')) {
+      assert.deepEqual(tensor.shape, tensors[name].shape, name);
+      for (const [i, value] of tensors[name].data.entries())
+        assert.ok(Math.abs(tensor.data[i] - value) <= weights, `${name}: ${tensor.data[i]} for ${value}`);
+    } else {
+      worst = Math.max(worst, close(tensor, tensors[name], name));
+    }
   }
   return worst;
 }
@@ -76,7 +86,7 @@ export function closeBatch(results, tensors, prefix, masks) {
   return worst;
 }
 
-/** The sequences of one prompt's result of `generate`: tokens the same, scores within 1e-4. */
+/** The sequences of one prompt's result of `generate`: tokens the same, scores within 1e-4, of their size where that is above 1. */
 export function sameSequences(result, expected, what) {
   const found = Array.isArray(result) ? result : [result];
   assert.deepEqual(
@@ -85,7 +95,11 @@ export function sameSequences(result, expected, what) {
     what,
   );
   for (const [i, { score, finishReason }] of expected.entries()) {
-    if (score !== undefined) assert.ok(Math.abs(found[i].score - score) <= 1e-4, `${what}, ${i}: score ${found[i].score} for ${score}`);
+    if (score !== undefined)
+      assert.ok(
+        Math.abs(found[i].score - score) <= 1e-4 * Math.max(1, Math.abs(score)),
+        `${what}, ${i}: score ${found[i].score} for ${score}`,
+      );
     assert.equal(found[i].finishReason, finishReason, what);
   }
 }
@@ -101,12 +115,12 @@ function batchOf(cases) {
   return batch;
 }
 
-async function forwardCases(t, lm, cases, tensors) {
+async function forwardCases(t, lm, cases, tensors, weights) {
   await t.test('one case after the other', async () => {
     let worst = 0;
     for (const [i, one] of cases.entries()) {
       const [result] = await lm.forward(batchOf([one]), { hiddenStates: true, attentions: true });
-      worst = Math.max(worst, closeResult(result, tensors, `case.${i}`));
+      worst = Math.max(worst, closeResult(result, tensors, `case.${i}`, weights));
     }
     t.diagnostic(`largest difference ${worst.toExponential(1)} of the spread`);
   });
@@ -136,13 +150,13 @@ async function generateBatch(lm, { inputIds, attentionMask }, { options, results
   for (const [b, wanted] of results.entries()) if (equalsAlone[b]) sameSequences(found.slice(b * each, (b + 1) * each), wanted, `row ${b}`);
 }
 
-/** Everything that a folder's expected.json asks of the model in it: cases, runs, batches. */
-export async function likePython(t, folder) {
+/** Everything that a folder's expected.json asks of the model in it: cases, runs, batches. `weights` as in `closeResult`. */
+export async function likePython(t, folder, { weights } = {}) {
   const { kind, cases, runs = [], batches = [] } = readJson(folder, 'expected.json');
   const tensors = readTensors(join(folder, 'expected.safetensors'));
   const lm = await load(folder, { worker: false });
   assert.equal(lm.info().encoderDecoder, cases[0].decoderInputIds !== undefined);
-  await forwardCases(t, lm, cases, tensors);
+  await forwardCases(t, lm, cases, tensors, weights);
   await generateRuns(t, lm, runs);
   for (const { name, runs: generations = [], ...given } of batches)
     await t.test(`batch padded ${name}`, async () => {
