@@ -1,9 +1,8 @@
 import { WasmformerError } from '../errors.ts';
-import { prepend } from './normalizer.ts';
 import { Pipeline } from './pipeline.ts';
 import { specialPart } from './post-processor.ts';
-import { ranksOf } from './sentencepiece.ts';
-import { mergeSymbols, type Symbols } from './tables.ts';
+import { pieceTypes, type SentencePieceModel, sentencePieceNormalizer, sentencePieceSubwords } from './sentencepiece.ts';
+import { byteToken } from './subword.ts';
 import { type Tokenizer, VocabularyTokenizer } from './tokenizer.ts';
 
 const kUnk = 0;
@@ -46,39 +45,30 @@ export function readLlama2cTokenizer(bytes: Uint8Array, where: string): Tokenize
   vocab[kUnk] = '<unk>';
   vocab[kBos] = '<s>';
   vocab[kEos] = '</s>';
-  const ids = new Map<string, number>();
-  for (let id = vocab.length - 1; id >= kFirstByte + 256; --id) ids.set(vocab[id] as string, id);
-  for (let byte = 0; byte < 256; ++byte) vocab[kFirstByte + byte] = `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`;
-
-  const ranks = ranksOf(scores);
+  for (let byte = 0; byte < 256; ++byte) vocab[kFirstByte + byte] = byteToken(byte);
+  const { normal, byte, control, unknown } = pieceTypes;
+  const model: SentencePieceModel = {
+    kind: 'bpe',
+    pieces: vocab.map((text, id) => ({
+      text,
+      score: scores[id] as number,
+      type: id === kUnk ? unknown : id < kFirstByte ? control : id < kFirstByte + 256 ? byte : normal,
+    })),
+    unknown: kUnk,
+    bos: kBos,
+    eos: kEos,
+    pad: -1,
+    byteFallback: true,
+    charsmap: null,
+    addDummyPrefix: true,
+    removeExtraWhitespaces: false,
+    escapeWhitespaces: false,
+  };
   const pipeline = new Pipeline({
     added: [],
-    normalize: (piece) => prepend(piece, ' '),
+    normalize: sentencePieceNormalizer(model),
     preTokenize: (piece) => [piece],
-    subwords: (text) => {
-      const symbols: Symbols = { ids: [], begins: [], ends: [] };
-      let at = 0;
-      for (const char of text) {
-        const id = ids.get(char);
-        const found = id !== undefined ? [id] : Array.from(new TextEncoder().encode(char), (byte) => kFirstByte + byte);
-        for (const one of found) {
-          symbols.ids.push(one);
-          symbols.begins.push(at);
-          symbols.ends.push(at + char.length);
-        }
-        at += char.length;
-      }
-      const joined = mergeSymbols(symbols, {
-        // Bytes stay what they are.
-        pair: ({ ids: now, begins, ends }, left, right) =>
-          Math.min(now[left] as number, now[right] as number) < kFirstByte + 256
-            ? -1
-            : (ids.get(text.slice(begins[left], ends[right])) ?? -1),
-        rank: (id) => ranks[id] as number,
-        id: (id) => id,
-      });
-      return joined.ids.flatMap((id, i) => [id, joined.begins[i] as number, joined.ends[i] as number]);
-    },
+    subwords: sentencePieceSubwords(model),
     tokenOf: (id) => vocab[id] as string,
     postProcess: (parts, add) => parts.flatMap((part) => (add ? [specialPart([kBos], 0), part] : [part])),
   });

@@ -260,7 +260,8 @@ function unigram({ pieces, unknown }: SentencePieceModel): Subwords {
 function bpe(model: SentencePieceModel, all: ReadonlyMap<string, number>): Subwords {
   const { pieces, unknown } = model;
   const ids = new Map([...all].filter(([, id]) => [1, 4, 5].includes((pieces[id] as SentencePiece).type)));
-  const ranks = ranksOf(pieces.map(({ score }) => score));
+  // 0 for the best score, the same for the same.
+  const order = new Map([...new Set(pieces.map(({ score }) => score))].sort((a, b) => b - a).map((score, rank) => [score, rank]));
   const defined = userDefined(model);
   return (text) => {
     const symbols: Symbols = { ids: [], begins: [], ends: [] };
@@ -284,7 +285,7 @@ function bpe(model: SentencePieceModel, all: ReadonlyMap<string, number>): Subwo
         if (pieces[id]?.type === pieceTypes.unused) halves.set(whole, (ends[left] as number) - (begins[left] as number));
         return id;
       },
-      rank: (id) => ranks[id] as number,
+      rank: (id) => order.get((pieces[id] as SentencePiece).score) as number,
       id: (id) => id,
     });
     const tokens: number[] = [];
@@ -304,10 +305,4 @@ function bpe(model: SentencePieceModel, all: ReadonlyMap<string, number>): Subwo
     });
     return tokens;
   };
-}
-
-/** The rank of each score: 0 for the best, the same for the same. */
-export function ranksOf(scores: readonly number[]): number[] {
-  const order = new Map([...new Set(scores)].sort((a, b) => b - a).map((score, rank) => [score, rank]));
-  return scores.map((score) => order.get(score) as number);
 }
