@@ -211,7 +211,8 @@ TEST_CASE("Without residual connections a layer forgets its input", "[mechanism]
     for (float& value : tensors[name].data) value = 0;
   }
   const Options pre = {{"norm", std::string("pre")}, {"residual", false}};
-  for (const float value : run("encoderLayer", tensors, pre).at("output").data) CHECK(value == 0);
+  const Array output = run("encoderLayer", tensors, pre).at("output");
+  for (const float value : output.data) CHECK(value == 0);
 }
 
 TEST_CASE("NaN stays where it is seen", "[mechanism]") {
