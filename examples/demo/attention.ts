@@ -1,6 +1,7 @@
 // A first look inside: what each token of the text attends to, in one head of one layer.
 import type { Model, Tensor } from 'wasmformer';
 import { element, input, say } from './page.ts';
+import { drawAttention, hideLater, markRow, oneHead, rowAt } from './picture.ts';
 import { explain, percent, plural } from './words.ts';
 
 /** Tokens shown. No token sees those after it, so a text's beginning shows the same as the whole would. */
@@ -93,24 +94,13 @@ function glow(): string {
   return getComputedStyle(document.documentElement).getPropertyValue('--glow').trim();
 }
 
-/** Paints the map. Weights fall off steeply; their square roots keep the small ones visible. */
-export function draw(): void {
+/** Draws the picture of one head. */
+function draw(): void {
   if (!weights) return;
-  const canvas = element<HTMLCanvasElement>('map');
-  const size = ids.length;
-  const [red, green, blue] = glow().split(' ').map(Number);
-  canvas.width = canvas.height = size;
-  const image = new ImageData(size, size);
-  for (let row = 0; row < size; ++row) {
-    for (let column = 0; column <= row; ++column) {
-      image.data.set([red, green, blue, 255 * Math.sqrt(weight(row, column))], 4 * (row * size + column));
-    }
-  }
-  canvas.getContext('2d')!.putImageData(image, 0, 0);
-  canvas.setAttribute(
-    'aria-label',
-    `Attention of layer ${Number(select('layer').value) + 1}, head ${Number(select('head').value) + 1}, as a map; the slider reads it row by row.`,
-  );
+  const [layer, head] = [Number(select('layer').value) + 1, Number(select('head').value) + 1];
+  const shown = hideLater(oneHead(weights, 0));
+  const labels = model?.tokenizer ? names : ids.map(String);
+  drawAttention(element('map'), shown, labels, labels, `Layer ${layer}, head ${head}`);
 }
 
 function quoted(name: string): string {
@@ -119,13 +109,12 @@ function quoted(name: string): string {
   return `“${name.replaceAll('\n', '↵').trim() || name}”`;
 }
 
-function showRow(): void {
+/** Shows what one token takes from which; again when the colours have changed. `scroll`: the picture follows. */
+export function showRow(scroll = true): void {
   if (!weights) return;
   const row = Number(input('token').value);
   const size = ids.length;
-  const mark = element('row-mark');
-  mark.style.top = `${(100 * row) / size}%`;
-  mark.style.height = `${100 / size}%`;
+  markRow(element('map'), row, size, scroll);
 
   const rgb = glow();
   element('tokens').replaceChildren(
@@ -154,9 +143,9 @@ function showRow(): void {
   input('token').setAttribute('aria-valuetext', sentence);
 }
 
-function choose(row: number): void {
+function choose(row: number, scroll = true): void {
   input('token').value = String(Math.max(0, Math.min(ids.length - 1, row)));
-  showRow();
+  showRow(scroll);
 }
 
 export function startAttention(): void {
@@ -164,11 +153,14 @@ export function startAttention(): void {
   element('inside').addEventListener('toggle', () => {
     if (!weights) void compute();
   });
-  input('token').addEventListener('input', showRow);
-  const canvas = element<HTMLCanvasElement>('map');
-  const rowAt = (event: MouseEvent) => Math.floor((event.offsetY / canvas.clientHeight) * ids.length);
-  canvas.addEventListener('pointermove', (event) => choose(rowAt(event)));
-  canvas.addEventListener('pointerdown', (event) => choose(rowAt(event)));
+  input('token').addEventListener('input', () => showRow());
+  const map = element('map');
+  for (const type of ['pointermove', 'pointerdown'] as const) {
+    map.addEventListener(type, (event) => {
+      const row = weights && rowAt(map, event);
+      if (row !== null && row >= 0 && row < ids.length) choose(row, false);
+    });
+  }
   element('tokens').addEventListener('click', (event) => {
     const { column } = (event.target as HTMLElement).dataset;
     if (column) choose(Number(column));

@@ -1,36 +1,196 @@
-// Choosing, loading and describing a model.
-import { cache, type LoadOptions, load, type Model, type ModelInfo, type Progress } from 'wasmformer';
-import { element, input, onPress, say } from './page.ts';
+// Choosing, loading and describing models: one for each tab.
+import { cache, inspect, type LoadOptions, load, type Model, type ModelInfo, type Progress } from 'wasmformer';
+import { element, input, mainField, onPress, say } from './page.ts';
 import { about, bytes, explain, whole } from './words.ts';
 
 type Source = Parameters<typeof load>[0];
 
-export interface Models {
+/** What a tab wants of its model, and what it does with it. */
+export interface Place {
+  /** The model that comes with the page: its folder under models/, and what to call it. */
+  folder: string;
+  name: string;
+  /** The id of the list that describes the model. */
+  facts: string;
+  /** An example of a model on the Hub. */
+  example: string;
+  /** Why a model will not do here, or nothing. */
+  refusal(info: Pick<ModelInfo, 'tasks' | 'encoderDecoder'>): string | undefined;
   /** Called with a model that is ready; the one before is disposed of afterwards. */
-  onModel(model: Model): void;
+  onModel(model: Model, shipped: boolean): void;
   onProblem(error: unknown): void;
-  onWarning(error: unknown): void;
 }
 
-let current: Model | null = null;
-let loading: AbortController | null = null;
-let handlers: Models;
+/** What the bar at the top says; `progress` from 0 to 1, or null where it is not known. */
+interface Bar {
+  title: string;
+  line: string;
+  status: string;
+  progress: number | null;
+}
 
+/** A tab's model and the loading of the next. What it says stands in the bar at the top while its tab is open. */
+class Loader {
+  readonly place: Place;
+  #model: Model | null = null;
+  #name = '';
+  #loading: AbortController | null = null;
+  #bar: Bar = { title: 'No model yet', line: '\u00a0', status: '', progress: null };
+
+  constructor(place: Place) {
+    this.place = place;
+  }
+
+  /** Whether there is neither a model nor one on its way. */
+  get idle(): boolean {
+    return !this.#model && !this.#loading;
+  }
+
+  cancel(): void {
+    this.#loading?.abort();
+  }
+
+  #say(change: Partial<Bar>): void {
+    Object.assign(this.#bar, change);
+    this.show();
+  }
+
+  /** Fills the bar, if this tab is open. */
+  show(): void {
+    if (shown !== this) return;
+    const { title, line, status, progress } = this.#bar;
+    say('model-name', title);
+    say('model-line', line);
+    say('load-status', status);
+    const bar = element<HTMLProgressElement>('load-progress');
+    bar.classList.toggle('busy', this.#loading !== null);
+    if (progress === null) bar.removeAttribute('value');
+    else bar.value = progress;
+    const [gone, come] = this.#loading ? ['choose', 'cancel-load'] : ['cancel-load', 'choose'];
+    const focused = document.activeElement === element(gone);
+    element(gone).hidden = true;
+    element(come).hidden = false;
+    if (focused) element(come).focus();
+  }
+
+  shipped(): Promise<void> {
+    // The folder stands beside the page, also when that is under a sub-path.
+    const { folder, name } = this.place;
+    return this.start(new URL(`models/${folder}/`, document.baseURI).href, name, { cacheDir: false }, true);
+  }
+
+  /** Loads a model. The one before goes on working until the new one is ready. */
+  async start(source: Source, name: string, options: LoadOptions, shipped = false): Promise<void> {
+    this.#loading?.abort();
+    const own = new AbortController();
+    const { signal } = own;
+    this.#loading = own;
+    const before = this.#model;
+    element('problem').hidden = true;
+    this.#say({ title: `Loading ${name}`, line: 'Looking for its files…', status: `Loading ${name}`, progress: null });
+    const began = performance.now();
+    let cached = 0;
+    let sized = false;
+    const onProgress = (progress: Progress) => {
+      const { file, overallLoaded, overallTotal } = progress;
+      // The total is worth showing once it has the weights in it.
+      sized ||= /\.(safetensors|bin)$/.test(file);
+      if (signal.aborted || !sized) return;
+      if (progress.cached) cached = Math.max(cached, progress.loaded);
+      const seconds = (performance.now() - began) / 1000;
+      const fetched = overallLoaded - cached;
+      const speed = seconds > 1 && fetched > 0 ? `, ${bytes(fetched / seconds)} a second` : '';
+      this.#say({
+        line: `${file}: ${bytes(overallLoaded)} of ${bytes(overallTotal)}${speed}`,
+        progress: overallTotal > 0 ? Math.min(1, overallLoaded / overallTotal) : this.#bar.progress,
+      });
+    };
+    try {
+      // Known before the weights are downloaded.
+      if (!shipped) this.#check(await inspect(source, { ...options, signal }));
+      const model = await load(source, { ...options, onProgress, signal });
+      this.#model = model;
+      this.#name = name;
+      this.place.onModel(model, shipped);
+      await before?.dispose();
+      await this.#describe();
+      const seconds = ((performance.now() - began) / 1000).toFixed(1);
+      this.#say({ status: `${name} is ready after ${seconds} seconds.` });
+      for (const warning of model.info().warnings) showProblem(warning);
+    } catch (error) {
+      if (this.#loading !== own) return;
+      this.#say({ status: signal.aborted ? 'Loading was cancelled.' : 'Loading failed.' });
+      if (!signal.aborted) this.place.onProblem(error);
+      if (this.#model) await this.#describe();
+      else this.#say({ title: 'No model yet', line: 'Choose one to begin.' });
+    } finally {
+      if (this.#loading === own) {
+        this.#loading = null;
+        this.show();
+      }
+    }
+  }
+
+  #check(info: Pick<ModelInfo, 'tasks' | 'encoderDecoder'>): void {
+    const message = this.place.refusal(info);
+    if (message) throw Object.assign(new Error(message), { code: 'elsewhere' });
+  }
+
+  /** The line at the top and the table at the side. */
+  async #describe(): Promise<void> {
+    const model = this.#model;
+    if (!model) return;
+    const info = model.info();
+    const memory = await model.memory();
+    this.#say({
+      title: this.#name,
+      line: `${info.architecture}, ${about(info.parameters)} parameters, ${bytes(memory.total)} of memory`,
+    });
+    const rows = facts(info).concat([
+      ['Weights in memory', `${bytes(memory.weights)} (${info.dtype})`],
+      ['Memory in all', bytes(memory.total)],
+      ['Memory a token', bytes(info.memory.cachePerToken)],
+      ['Arithmetic', `${info.simd.level}: ${info.simd.reason}`],
+      ['Threads', `${info.threads.count}: ${info.threads.reason}`],
+    ]);
+    if (info.commit) rows.push(['Version', info.commit.slice(0, 12)]);
+    element(this.place.facts).replaceChildren(
+      ...rows.map(([term, text]) => {
+        const row = document.createElement('div');
+        row.append(Object.assign(document.createElement('dt'), { textContent: term }));
+        row.append(Object.assign(document.createElement('dd'), { textContent: text }));
+        return row;
+      }),
+    );
+  }
+}
+
+let shown: Loader;
+const loaders = new Map<string, Loader>();
 const dialog = () => element<HTMLDialogElement>('sources');
-/** Where the page's own model is, also when the page stands under a sub-path. */
-const shippedUrl = new URL('model/', document.baseURI).href;
 
-export function startModels(given: Models): void {
-  handlers = given;
+/** Shows the model of a tab, and loads the one that came with the page if it has none yet. */
+export function showModelOf(tab: string): void {
+  shown = loaders.get(tab)!;
+  shown.show();
+  element('problem').hidden = true;
+  input('hub-id').placeholder = shown.place.example;
+  say('shipped-name', shown.place.name);
+  if (shown.idle) void shown.shipped();
+}
+
+/** @param places by the ids of their tabs */
+export function startModels(places: Record<string, Place>): void {
+  for (const [tab, place] of Object.entries(places)) loaders.set(tab, new Loader(place));
   onPress('choose', () => {
     dialog().showModal();
     void showKept();
   });
   onPress('close-sources', () => dialog().close());
-  onPress('cancel-load', () => loading?.abort());
+  onPress('cancel-load', () => shown.cancel());
   onPress('shipped', () => {
     dialog().close();
-    void loadShipped();
+    void shown.shipped();
   });
   element('hub').addEventListener('submit', (event) => {
     event.preventDefault();
@@ -41,7 +201,7 @@ export function startModels(given: Models): void {
     if (input('hub-endpoint').value.trim()) options.endpoint = input('hub-endpoint').value.trim();
     if (input('hub-dtype').value) options.dtype = input('hub-dtype').value as LoadOptions['dtype'];
     const id = input('hub-id').value.trim();
-    void start(id, id, options);
+    void shown.start(id, id, options);
   });
   for (const id of ['folder', 'files']) {
     input(id).addEventListener('change', () => {
@@ -53,104 +213,10 @@ export function startModels(given: Models): void {
   startDrop();
 }
 
-export function loadShipped(): Promise<void> {
-  return start(shippedUrl, 'Moby-Dick, letter by letter', { cacheDir: false });
-}
-
 function loadFiles(files: File[]): Promise<void> {
   const [folder, ...rest] = (files[0]?.webkitRelativePath ?? '').split('/');
   const name = rest.length > 0 ? folder : files.length === 1 ? files[0].name : 'Files from this computer';
-  return start(files, name, {});
-}
-
-/** Loads a model. The one before goes on working until the new one is ready. */
-async function start(source: Source, name: string, options: LoadOptions): Promise<void> {
-  loading?.abort();
-  const own = new AbortController();
-  loading = own;
-  const before = current;
-  const bar = element<HTMLProgressElement>('load-progress');
-  bar.removeAttribute('value');
-  bar.classList.add('busy');
-  element('problem').hidden = true;
-  say('model-name', `Loading ${name}`);
-  say('model-line', 'Looking for its files…');
-  say('load-status', `Loading ${name}`);
-  const focused = document.activeElement === element('choose');
-  element('choose').hidden = true;
-  element('cancel-load').hidden = false;
-  if (focused) element('cancel-load').focus();
-  const began = performance.now();
-  let cached = 0;
-  let sized = false;
-  const onProgress = (progress: Progress) => {
-    const { file, overallLoaded, overallTotal } = progress;
-    // The total is worth showing once it has the weights in it.
-    sized ||= /\.(safetensors|bin)$/.test(file);
-    if (own.signal.aborted || !sized) return;
-    if (progress.cached) cached = Math.max(cached, progress.loaded);
-    if (overallTotal > 0) bar.value = Math.min(1, overallLoaded / overallTotal);
-    const seconds = (performance.now() - began) / 1000;
-    const fetched = overallLoaded - cached;
-    const speed = seconds > 1 && fetched > 0 ? `, ${bytes(fetched / seconds)} a second` : '';
-    say('model-line', `${file}: ${bytes(overallLoaded)} of ${bytes(overallTotal)}${speed}`);
-  };
-  try {
-    const model = await load(source, { ...options, onProgress, signal: own.signal });
-    current = model;
-    handlers.onModel(model);
-    await before?.dispose();
-    await describe(name);
-    const seconds = ((performance.now() - began) / 1000).toFixed(1);
-    say('load-status', `${element('model-name').textContent} is ready after ${seconds} seconds.`);
-    for (const warning of model.info().warnings) handlers.onWarning(warning);
-  } catch (error) {
-    if (loading !== own) return;
-    say('load-status', own.signal.aborted ? 'Loading was cancelled.' : 'Loading failed.');
-    if (!own.signal.aborted) handlers.onProblem(error);
-    if (current) await describe(currentName);
-    else {
-      say('model-name', 'No model yet');
-      say('model-line', 'Choose one to begin.');
-    }
-  } finally {
-    if (loading === own) {
-      const focused = document.activeElement === element('cancel-load');
-      loading = null;
-      bar.classList.remove('busy');
-      element('choose').hidden = false;
-      element('cancel-load').hidden = true;
-      if (focused) element('choose').focus();
-    }
-  }
-}
-
-let currentName = '';
-
-/** Fills the line at the top and the table at the side. */
-async function describe(name: string): Promise<void> {
-  if (!current) return;
-  currentName = name;
-  const info = current.info();
-  const memory = await current.memory();
-  say('model-name', name);
-  say('model-line', `${info.architecture}, ${about(info.parameters)} parameters, ${bytes(memory.total)} of memory`);
-  const rows = facts(info).concat([
-    ['Weights in memory', `${bytes(memory.weights)} (${info.dtype})`],
-    ['Memory in all', bytes(memory.total)],
-    ['Memory a token', bytes(info.memory.cachePerToken)],
-    ['Arithmetic', `${info.simd.level}: ${info.simd.reason}`],
-    ['Threads', `${info.threads.count}: ${info.threads.reason}`],
-  ]);
-  if (info.commit) rows.push(['Version', info.commit.slice(0, 12)]);
-  element('about').replaceChildren(
-    ...rows.map(([term, text]) => {
-      const row = document.createElement('div');
-      row.append(Object.assign(document.createElement('dt'), { textContent: term }));
-      row.append(Object.assign(document.createElement('dd'), { textContent: text }));
-      return row;
-    }),
-  );
+  return shown.start(files, name, {});
 }
 
 function facts(info: ModelInfo): [string, string][] {
@@ -163,7 +229,7 @@ function facts(info: ModelInfo): [string, string][] {
   return [
     ['Architecture', info.architecture],
     ['Parameters', whole(info.parameters)],
-    ['Layers', String(info.layers)],
+    [info.encoderDecoder ? 'Layers of the decoder' : 'Layers', String(info.layers)],
     ['Heads', info.heads === info.kvHeads ? String(info.heads) : `${info.heads}, sharing keys and values of ${info.kvHeads}`],
     ['Width', whole(info.hiddenSize)],
     ['Vocabulary', `${whole(info.vocabSize)} tokens`],
@@ -188,7 +254,7 @@ async function showKept(): Promise<void> {
       const remove = Object.assign(document.createElement('button'), { type: 'button', textContent: 'Remove' });
       remove.setAttribute('aria-label', `Remove ${id}`);
       remove.addEventListener('click', async () => {
-        await cache.clear(id).catch(handlers.onProblem);
+        await cache.clear(id).catch(showProblem);
         await showKept();
         element('close-sources').focus();
       });
@@ -225,9 +291,9 @@ function startDrop(): void {
     const items = [...event.dataTransfer!.items].map((item) => item.webkitGetAsEntry() ?? item.getAsFile()).filter((item) => item !== null);
     try {
       const files = (await Promise.all(items.map(filesIn))).flat();
-      if (files.length > 0) await start(files, items.length === 1 ? items[0].name : 'Files from this computer', {});
+      if (files.length > 0) await shown.start(files, items.length === 1 ? items[0].name : 'Files from this computer', {});
     } catch (error) {
-      handlers.onProblem(error);
+      showProblem(error);
     }
   });
 }
@@ -253,7 +319,7 @@ export function showProblem(error: unknown): void {
   const close = Object.assign(document.createElement('button'), { type: 'button', textContent: 'All right' });
   close.addEventListener('click', () => {
     box.hidden = true;
-    element('prompt').focus();
+    mainField().focus();
   });
   const text = (tag: string, content: string, className = '') =>
     Object.assign(document.createElement(tag), { textContent: content, className });

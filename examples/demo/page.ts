@@ -27,3 +27,10 @@ export function onPress(id: string, work: () => void): void {
 export function say(id: string, text: string): void {
   if (element(id).textContent !== text) element(id).textContent = text;
 }
+
+/** Where the skip link leads: the field to write in. */
+export function mainField(): HTMLElement {
+  return element(skipLink().hash.slice(1));
+}
+
+export const skipLink = () => document.querySelector<HTMLAnchorElement>('.skip')!;

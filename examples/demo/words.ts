@@ -31,7 +31,8 @@ export function percent(share: number): string {
 }
 
 /** What a code means, and what may help. */
-const meanings: Partial<Record<ErrorCode, [string, string?]>> = {
+const meanings: Partial<Record<ErrorCode | 'elsewhere', [string, string?]>> = {
+  elsewhere: ['This model is of another kind.'],
   'invalid-argument': ['Something that was asked for is not possible.'],
   unsupported: ['This needs something that is not built yet.'],
   'invalid-file': ['A file of this model is not what it should be.'],

@@ -4,15 +4,17 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
+import { load } from '../../dist/node.js';
 import { openPage } from '../../scripts/chromium.mjs';
-import { root, run } from '../../scripts/run.mjs';
+import { root, run, shippedModel } from '../../scripts/run.mjs';
 import { serve } from '../package/server.mjs';
 import { folderOf } from '../support/fixtures.mjs';
 import { random } from '../support/tiny.mjs';
-import { launch, real, serveHub } from './servers.mjs';
+import { launch, readFolder, real, serveHub } from './servers.mjs';
 
 const site = join(root, 'build/browser/site');
 const pictures = join(root, 'build/screenshots');
+const pinyin = join(root, 'examples/models/pinyin');
 const scratch = mkdtempSync(join(tmpdir(), 'wasmformer-page-'));
 const chatTemplate =
   '{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}';
@@ -46,6 +48,8 @@ before(async () => {
   hub = await serveHub({
     'someone/talker': { files: random(3, { chatTemplate }) },
     'someone/private': { files: random(4), token: 'hf_secret' },
+    'someone/translator': { files: readFolder(folderOf('tasks/marian')) },
+    'someone/reader': { files: { ...readFolder(folderOf('tasks/bert-moods')), ...readFolder(folderOf('tasks/wordpiece')) } },
     'someone/slow': { files: { ...slow, 'model.safetensors': trickle(slow['model.safetensors']) } },
   });
   browser = await launch();
@@ -148,40 +152,319 @@ test('a running text stops by button and by Escape, and can be gone on with', as
   });
 });
 
-test('the look inside: rows of attention that sum to one, chosen by slider, layer and head', async () => {
+/** The cells of a drawn picture, `{ row, column, weight }`, the weight read off the legend's colours, and what their tooltips say. */
+function readPicture(page, selector) {
+  return page.$eval(selector, (frame) => {
+    const [matrix, legend] = frame.querySelectorAll('g');
+    const texts = [...frame.querySelectorAll('svg > text')].map((text) => text.textContent);
+    const max = Number(texts.at(-1));
+    const rgb = (hex) => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
+    const scale = [...legend.children].map((step) => rgb(step.getAttribute('fill')));
+    const cells = [...matrix.querySelectorAll('path')].map((path) => {
+      const [, column, row] = /^M(\d+) (\d+)h/.exec(path.getAttribute('d')).map(Number);
+      const colour = rgb(path.getAttribute('fill'));
+      const far = scale.map((step) => step.reduce((sum, value, i) => sum + (value - colour[i]) ** 2, 0));
+      return { row, column, weight: (max * far.indexOf(Math.min(...far))) / (scale.length - 1), tip: path.textContent };
+    });
+    return { max, cells, title: frame.querySelector('title').textContent };
+  });
+}
+
+/** Whether each cell has its weight's colour, to a step of the legend; `weightOf(row, column)` is the weight. */
+function checkColours({ max, cells }, weightOf) {
+  for (const { row, column, weight } of cells) {
+    const wanted = Math.min(max, weightOf(row, column));
+    assert.ok(Math.abs(weight - wanted) <= max / 32, `row ${row}, column ${column}: ${weight} is drawn for ${wanted}`);
+  }
+}
+
+test('the look inside: the attention that the library gives, drawn, chosen by slider, layer and head', async () => {
+  const lm = await load(shippedModel());
   await visit(async (page) => {
-    await generate(page, { seed: 3, tokens: 150 });
+    const text = await generate(page, { seed: 3, tokens: 150 });
     await page.waitForSelector('#views:not([hidden])');
-    const map = () =>
-      page.$eval('#map', (canvas) => {
-        const size = canvas.width;
-        const copy = new OffscreenCanvas(size, size).getContext('2d', { willReadFrequently: true });
-        copy.drawImage(canvas, 0, 0);
-        const { data } = copy.getImageData(0, 0, size, size);
-        // The opacity of a cell is the square root of its weight.
-        const rows = Array.from({ length: size }, (_, row) => {
-          let sum = 0;
-          for (let column = 0; column < size; ++column) sum += (data[4 * (row * size + column) + 3] / 255) ** 2;
-          return sum;
-        });
-        let later = 0;
-        for (let row = 0; row < size; ++row)
-          for (let column = row + 1; column < size; ++column) later += data[4 * (row * size + column) + 3];
-        return { size, rows, later, sample: Array.from(data.slice(-4 * size)) };
-      });
-    const first = await map();
-    assert.equal(first.size, 128);
-    assert.equal(first.later, 0, 'no token looks at a later one');
-    // 128 weights, each known to half a 255th of its root.
-    for (const sum of first.rows) assert.ok(Math.abs(sum - 1) < 0.06, `a row sums to ${sum}`);
+    const inputIds = [(await lm.tokenize(text)).slice(0, 128)];
+    const [{ attentions }] = await lm.forward({ inputIds }, { attentions: { layers: [0, 1], heads: [0, 2] } });
+    const check = async (layer, head) => {
+      const found = await readPicture(page, '#map');
+      assert.equal(found.cells.length, (128 * 129) / 2, 'no token looks at a later one');
+      assert.ok(found.cells.every(({ row, column }) => column <= row));
+      checkColours(found, (row, column) => attentions[layer].data[(head * 128 + row) * 128 + column]);
+      return found;
+    };
+    await check(0, 0);
     await page.selectOption('#layer', { label: '2' });
-    await page.waitForFunction(() => document.querySelector('#map').getAttribute('aria-label').includes('layer 2'));
-    assert.notDeepEqual((await map()).sample, first.sample);
+    await page.waitForFunction(() => document.querySelector('#map title').textContent === 'Layer 2, head 1');
+    await check(1, 0);
+    await page.selectOption('#head', { label: '3' });
+    await page.waitForFunction(() => document.querySelector('#map title').textContent === 'Layer 2, head 3');
+    await check(1, 1);
     await page.focus('#token');
     await page.keyboard.press('Home');
     assert.match(await page.textContent('#sentence'), /^Token 1, .* takes 100 % from itself\.$/);
     await page.keyboard.press('ArrowRight');
     assert.match(await page.getAttribute('#token', 'aria-valuetext'), /^Token 2, /);
+    assert.equal(await page.getAttribute('#map .row-mark', 'y'), '1');
+
+    // The pointer chooses the row it is over.
+    const { x, y, width, height } = await (await page.$('#map g path:nth-child(30)')).boundingBox();
+    await page.mouse.move(x + width / 2, y + height / 2);
+    assert.match(await page.textContent('#sentence'), /^Token 8, /);
+    await page.click('#tokens span:nth-child(5)');
+    assert.match(await page.textContent('#sentence'), /^Token 5, /);
+  }).finally(() => lm.dispose());
+});
+
+/** Opens the tab to translate in, and waits until its text has been translated and looked into. */
+async function openTranslate(page) {
+  await page.click('#translate');
+  await page.waitForSelector('#beams li');
+  await page.waitForSelector('#stack-view:not([hidden])');
+}
+
+/** Presses Translate and waits for the end. */
+async function translate(page, text) {
+  await page.uncheck('#as-you-type');
+  await page.fill('#source-text', text);
+  await page.evaluate(() => {
+    document.querySelector('#translate-speed').replaceChildren();
+    document.querySelector('#beams').replaceChildren();
+  });
+  await page.click('#run-translate');
+  await page.waitForFunction(() => document.querySelector('#translate-speed').textContent.includes('token'));
+  await page.waitForSelector('#stop-translate[aria-disabled=true]');
+  return page.textContent('#translation');
+}
+
+const pairs = (page) => page.$$eval('#pairs ruby', (all) => all.map((ruby) => [ruby.firstChild.textContent, ruby.lastChild.textContent]));
+const beams = (page) => page.$$eval('#beams li', (all) => all.map((item) => item.textContent));
+
+test('translates with the second model that came with it, under a sub-path: pinyin over characters, beams, links', async () => {
+  await visit(async (page) => {
+    assert.equal(await page.evaluate(() => crossOriginIsolated), false);
+    await openTranslate(page);
+    assert.equal(await page.textContent('#model-name'), 'Chinese to pinyin');
+    assert.match(await page.textContent('#translate-about'), /transformer.*Memory in all/s);
+    assert.equal(await page.textContent('#translation'), 'yín háng háng zhǎng shuō ， hái zi men dōu zhǎng dà le 。');
+    assert.equal((await pairs(page)).join(' '), '银,yín 行,háng 行,háng 长,zhǎng 说,shuō 孩,hái 子,zi 们,men 都,dōu 长,zhǎng 大,dà 了,le');
+    const bare = await page.$eval('#pairs', (all) => {
+      const copy = all.cloneNode(true);
+      for (const reading of copy.querySelectorAll('rt')) reading.remove();
+      return copy.textContent;
+    });
+    assert.equal(bare, await page.inputValue('#source-text'), 'the text itself is whole');
+    const four = await beams(page);
+    assert.equal(four.length, 4);
+    assert.ok(four[0].startsWith(await page.textContent('#translation')), four[0]);
+    const scores = four.map((beam) => Number(/\u2212?[\d.]+$/.exec(beam)[0].replace('\u2212', '-')));
+    assert.deepEqual(
+      scores,
+      scores.toSorted((a, b) => b - a),
+    );
+
+    await page.focus('#beam-count');
+    await page.keyboard.press('End');
+    assert.equal(await page.textContent('#beam-count-value'), '8');
+    await page.waitForFunction(() => document.querySelectorAll('#beams li').length === 8);
+    await page.keyboard.press('Home');
+    await page.waitForSelector('#beams-section', { state: 'hidden' });
+
+    // Sentences, of which one at a time is looked into; blank lines stay.
+    assert.equal(await translate(page, '你好。\n\n我们走了。'), 'nǐ hǎo 。\n\nwǒ men zǒu le 。');
+    assert.deepEqual(await page.$$eval('#part option', (all) => all.map((one) => one.textContent)), ['你好。', '我们走了。']);
+    assert.match(await page.textContent('#stack-status'), /^4 tokens of the text/);
+    await page.selectOption('#part', { value: '1' });
+    await page.waitForFunction(() => document.querySelector('#stack-status').textContent.startsWith('6 tokens of the text'));
+    await page.fill('#source-text', ' ');
+    await page.click('#run-translate');
+    assert.match(await page.textContent('#translate-status'), /Write a text first/);
+    assert.equal(await page.textContent('#translation'), '');
+
+    // Back to writing, whose model is still there.
+    await page.click('#write');
+    assert.equal(await page.textContent('#model-name'), 'Moby-Dick, letter by letter');
+    await generate(page, { tokens: 10 });
+    await page.goto(`${server.url}#translate`);
+    await page.reload();
+    await page.waitForSelector('#beams li');
+  });
+});
+
+test('the drawn cells follow the weights: cross-attention, encoder, decoder, each layer and head', async () => {
+  const mt = await load(pinyin);
+  await visit(async (page) => {
+    await openTranslate(page);
+    const text = await page.inputValue('#source-text');
+    const whole = await mt.translate(text, { numBeams: 4, attentions: true });
+    const source = whole.sourceTokens;
+    const written = whole.targetTokens.map((token) => token.trim());
+    for (const [stack, all, ys, xs] of [
+      ['cross', whole.crossAttentions, written.slice(1), source],
+      ['encoder', whole.encoderAttentions, source, source],
+      ['decoder', whole.decoderAttentions, written, written],
+    ]) {
+      await page.selectOption('#stack', stack);
+      assert.equal(await page.$$eval('#stack-layer option', (options) => options.length), all.length);
+      for (const [layer, { data, shape }] of all.entries()) {
+        const [heads, , columns] = shape;
+        await page.selectOption('#stack-layer', { value: String(layer) });
+        for (let head = -1; head < heads; ++head) {
+          await page.selectOption('#stack-head', { value: String(head) });
+          const drawn = await readPicture(page, '#stack-map');
+          assert.equal(drawn.title, `Layer ${layer + 1}, ${head < 0 ? 'mean of heads' : `head ${head + 1}`}`);
+          const one = (h, row, column) => data[(h * shape[1] + row) * columns + column];
+          const weightOf = (row, column) =>
+            head < 0
+              ? Array.from({ length: heads }, (_, h) => one(h, row, column)).reduce((a, b) => a + b) / heads
+              : one(head, row, column);
+          const expected = ys.length * (stack === 'decoder' ? (xs.length + 1) / 2 : xs.length);
+          assert.equal(drawn.cells.length, expected, stack);
+          checkColours(drawn, weightOf);
+          for (const { row, column, tip } of drawn.cells) {
+            const [, label, number] = /^(.*): ([-\d.e]+)$/s.exec(tip);
+            assert.equal(label, `${ys[row]} ← ${xs[column]}`);
+            assert.ok(Math.abs(Number(number) - weightOf(row, column)) <= 0.006 * weightOf(row, column) + 1e-9, tip);
+          }
+        }
+      }
+    }
+  }).finally(() => mt.dispose());
+});
+
+test('translates while one types; what was running gives way to what was typed last', async () => {
+  await visit(async (page) => {
+    await openTranslate(page);
+    await page.evaluate(() => {
+      globalThis.shown = [];
+      const translation = document.querySelector('#translation');
+      new MutationObserver(() => shown.push(translation.textContent)).observe(translation, { childList: true });
+    });
+    await page.focus('#source-text');
+    await page.keyboard.press('Control+A');
+    for (const character of '我们都喜欢音乐，也很快乐。') {
+      await page.keyboard.insertText(character);
+      await page.waitForTimeout(character === '，' ? 300 : 30);
+    }
+    await page.waitForFunction(() => document.querySelector('#translation').textContent.endsWith('kuài lè 。'));
+    await page.waitForSelector('#stop-translate[aria-disabled=true]');
+    assert.equal(await page.textContent('#translation'), 'wǒ men dōu xǐ huan yīn yuè ， yě hěn kuài lè 。');
+    assert.equal(await page.evaluate(() => document.activeElement.id), 'source-text', 'the focus stays');
+    const seen = await page.evaluate(() => shown.filter(Boolean));
+    assert.ok(seen.length <= 4, `not for every character: ${seen}`);
+
+    // A long text is stopped by button and by Escape; the next goes on.
+    await page.uncheck('#as-you-type');
+    for (const stop of [() => page.click('#stop-translate'), () => page.keyboard.press('Escape')]) {
+      await page.fill('#source-text', '我们都喜欢音乐，也很快乐。'.repeat(400));
+      await page.click('#run-translate');
+      await page.waitForSelector('#stop-translate[aria-disabled=false]');
+      await stop();
+      await page.waitForSelector('#stop-translate[aria-disabled=true]');
+      assert.match(await page.textContent('#translate-status'), /You stopped it/);
+    }
+    assert.equal(await translate(page, '你好'), 'nǐ hǎo');
+  });
+});
+
+test('tabs and the tab to translate in, by keyboard', async () => {
+  await visit(async (page) => {
+    const state = () =>
+      page.$$eval('[role=tab]', (tabs) =>
+        tabs.map((tab) => {
+          const panel = document.getElementById(tab.getAttribute('aria-controls'));
+          const [selected, labelled] = [tab.getAttribute('aria-selected'), panel.getAttribute('aria-labelledby')];
+          return `${tab.id} ${selected} ${tab.tabIndex} ${panel.getAttribute('role')} ${panel.checkVisibility()} ${labelled === tab.id}`;
+        }),
+      );
+    const focused = () => page.evaluate(() => document.activeElement.id);
+    const write = ['write true 0 tabpanel true true', 'translate false -1 tabpanel false true'];
+    const other = ['write false -1 tabpanel false true', 'translate true 0 tabpanel true true'];
+    assert.deepEqual(await state(), write);
+    await page.focus('#write');
+    for (const [key, wanted, tab] of [
+      ['ArrowRight', other, 'translate'],
+      ['ArrowRight', write, 'write'],
+      ['ArrowLeft', other, 'translate'],
+      ['Home', write, 'write'],
+      ['End', other, 'translate'],
+    ]) {
+      await page.keyboard.press(key);
+      assert.deepEqual([await state(), await focused()], [wanted, tab], key);
+    }
+    await page.waitForSelector('#beams li');
+    await page.waitForSelector('#stack-view:not([hidden])');
+    const seen = await walk(page);
+    for (const id of ['translate', 'choose', 'source-text', 'run-translate', 'stop-translate', 'translation', 'copy-translation']) {
+      assert.ok(seen.includes(id), `${id} is not reached: ${seen}`);
+    }
+    for (const id of ['beam-count', 'as-you-type', 'SUMMARY', 'stack', 'stack-layer', 'stack-head', 'stack-map']) {
+      assert.ok(seen.includes(id), `${id} is not reached: ${seen}`);
+    }
+    assert.ok(!seen.includes('prompt'), 'the other panel is out of the way');
+    await page.focus('.skip');
+    await page.keyboard.press('Enter');
+    await page.waitForFunction(() => document.activeElement.id === 'source-text');
+    await page.uncheck('#as-you-type');
+    await page.focus('#source-text');
+    await page.keyboard.press('Control+A');
+    await page.keyboard.insertText('音乐');
+    await page.keyboard.press('Control+Enter');
+    await page.waitForFunction(() => document.querySelector('#translation').textContent === 'yīn yuè');
+    assert.equal(await focused(), 'source-text');
+  });
+});
+
+test('models from a Hub to translate and summarise with; what a tab cannot use is said before it is downloaded', async () => {
+  await visit(async (page) => {
+    const ask = async (id) => {
+      await page.click('#choose');
+      await page.fill('#hub-id', id);
+      if (!(await page.isVisible('#hub-endpoint'))) await page.click('#hub summary');
+      await page.fill('#hub-endpoint', hub.url);
+      await page.keyboard.press('Enter');
+      await page.waitForSelector('#choose:not([hidden])');
+    };
+    const weights = (id) =>
+      hub.requests.filter(({ path, range }) => path.includes(`${id}/resolve`) && path.endsWith('safetensors') && range === undefined);
+    await ask('someone/translator');
+    assert.match(await page.textContent('#problem'), /another kind.*Open the tab Translate/s);
+    await ask('someone/reader');
+    assert.match(await page.textContent('#problem'), /It reads texts and does not continue them/);
+    assert.equal(await page.textContent('#model-name'), 'Moby-Dick, letter by letter');
+
+    await openTranslate(page);
+    assert.equal(await page.isVisible('#problem'), false);
+    await ask('someone/talker');
+    assert.match(await page.textContent('#problem'), /neither translates nor summarises.*Open the tab Write/s);
+    await picture(page, 'translate-refused', false);
+    await page.click('#problem button');
+    assert.equal(await page.evaluate(() => document.activeElement.id), 'source-text');
+    assert.equal(await page.textContent('#model-name'), 'Chinese to pinyin');
+    for (const id of ['someone/talker', 'someone/reader']) assert.deepEqual(weights(id), [], `no weights of ${id} were asked for`);
+
+    await ask('someone/translator');
+    assert.equal(await page.textContent('#model-name'), 'someone/translator');
+    const mt = await load(folderOf('tasks/marian'));
+    try {
+      const text = 'the cat sat. a dog ran.';
+      const wanted = await mt.translate(text, { numBeams: 4, alignment: true });
+      assert.equal(await translate(page, text), wanted.text);
+      assert.equal(await page.textContent('#pairs').then((all) => all.includes('cat')), true);
+      await page.waitForSelector('#stack-view:not([hidden])');
+      assert.equal(await page.$$eval('#part option', (all) => all.length), wanted.segments.length);
+      await page.check('input[name=task][value=summarize]', { force: true });
+      assert.equal(await page.textContent('#run-translate'), 'Summarise');
+      assert.equal(await translate(page, text), (await mt.summarize(text, { numBeams: 4, window: true })).text);
+      assert.equal(await page.isVisible('#pairs'), false);
+    } finally {
+      await mt.dispose();
+    }
+    await page.click('#choose');
+    assert.equal(await page.textContent('#shipped-name'), 'Chinese to pinyin');
+    await page.click('#shipped');
+    await page.waitForFunction(() => document.querySelector('#model-name').textContent === 'Chinese to pinyin');
+    assert.equal(await page.isVisible('#task'), false);
+    assert.equal(await translate(page, '你好'), 'nǐ hǎo');
   });
 });
 
@@ -429,6 +712,14 @@ test('works without a network once it is there', async () => {
     await context.setOffline(true);
     assert.match(await generate(page, { tokens: 40 }), /whale./);
     await page.waitForSelector('#views:not([hidden])');
+    await context.setOffline(false);
+    await openTranslate(page);
+    await context.setOffline(true);
+    assert.equal(await translate(page, '我们走了'), 'wǒ men zǒu le');
+    assert.equal((await pairs(page)).length, 4);
+    await page.click('#write');
+    await page.click('#translate');
+    assert.equal(await page.isVisible('#problem'), false);
   });
 });
 
@@ -469,12 +760,17 @@ test('light, dark and chosen colours; a telephone, a tablet, a screen; nothing j
       await page.waitForSelector('#views:not([hidden])');
       await picture(page, name);
       // Whatever can be pressed is large enough for a finger.
-      if (options.viewport?.width === 360) {
+      const checkSizes = async () => {
+        if (options.viewport?.width !== 360) return;
         const small = await page.$$eval('button, select, input:not([type=radio], [type=checkbox], [type=file])', (all) =>
           all.filter((one) => one.checkVisibility() && one.getBoundingClientRect().height < 28).map((one) => one.id),
         );
         assert.deepEqual(small, []);
-      }
+      };
+      await checkSizes();
+      await openTranslate(page);
+      await picture(page, `translate-${name}`);
+      await checkSizes();
     }, options);
   }
 });
