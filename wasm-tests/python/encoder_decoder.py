@@ -402,7 +402,7 @@ def generate(root: Path, seed: int, only: set[str]) -> None:
         if only and spec.name not in only:
             continue
         folder = root / spec.name
-        for trial in range(seed, seed + 5000, 1000):
+        for trial in range(seed, seed + 12000, 1000):
             write_model(spec, folder, trial)
             try:
                 answers, tensors = expect(spec, folder, trial)

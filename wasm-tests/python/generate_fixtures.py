@@ -16,6 +16,7 @@ import decoder_beams
 import encoder_decoder
 import encoders
 import families
+import ops_fixtures
 import original
 import sampling
 import task_fixtures
@@ -37,6 +38,7 @@ def generate(out: Path, seed: int, only: set[str]) -> None:
         sampling.generate(out, seed)
         text.generate(out, seed)
         task_fixtures.generate(out, seed)
+        ops_fixtures.generate(out, seed)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as apply_interleaved
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
-generator = torch.Generator().manual_seed(20)
+generator = torch.Generator()
 cases = []
 
 
@@ -184,14 +184,16 @@ def layer_cases() -> None:
              {"heads": H, "norm": order, "memoryMask": seen}, {"output": output})
 
 
-if __name__ == "__main__":
-    attention_cases()
-    multi_head_cases()
-    small_cases()
-    rope_cases()
-    position_cases()
-    layer_cases()
-    path = Path(__file__).parent.parent / "fixtures" / "ops.json"
+def generate(out: Path, seed: int) -> None:
+    torch.manual_seed(seed)
+    generator.manual_seed(seed)
+    cases.clear()
+    for make in (attention_cases, multi_head_cases, small_cases, rope_cases, position_cases, layer_cases):
+        make()
     lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
-    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-    print(f"{len(cases)} cases, {path.stat().st_size} bytes")
+    (out / "ops.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"ops: {len(cases)} cases", flush=True)
+
+
+if __name__ == "__main__":
+    generate(Path(__file__).parent.parent / "fixtures", 2017)

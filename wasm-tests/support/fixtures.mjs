@@ -27,14 +27,7 @@ export function readTensors(path) {
   const length = Number(bytes.readBigUInt64LE(0));
   const header = JSON.parse(bytes.toString('utf8', 8, 8 + length));
   const tensors = {};
-  for (const [
-    name,
-    {
-      dtype,
-      shape,
-      data_offsets: [begin, end] = [],
-    } = {},
-  ] of Object.entries(header)) {
+  for (const [name, { dtype, shape, data_offsets: [begin, end] = [] } = {}] of Object.entries(header)) {
     if (name === '__metadata__') continue;
     if (dtype !== 'F32') throw new Error(`${path}: ${name} is ${dtype}`);
     const copy = bytes.subarray(8 + length + begin, 8 + length + end);
