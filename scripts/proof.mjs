@@ -2,7 +2,7 @@
 // `npm run proof -- --seeds 3` makes fixtures for that many seeds, `--seed N` for one. WASMFORMER_PYTHON names a Python that
 // has wasm-tests/python/requirements.txt; without it a virtual environment is made in the user's cache.
 import { createHash } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { aptInstall, isDebian } from './apt.mjs';
@@ -67,6 +67,10 @@ main(import.meta.url, async (args) => {
     await attempt(`Fresh fixtures, seed ${seed}`, async () => {
       rmSync(fixtures, { recursive: true, force: true });
       await run(python, ['wasm-tests/python/generate_fixtures.py', '--out', fixtures, '--seed', String(seed)]);
+      // What other scripts make stays as it is.
+      const stored = join(root, 'wasm-tests/fixtures');
+      for (const name of readdirSync(stored))
+        if (!existsSync(join(fixtures, name))) cpSync(join(stored, name), join(fixtures, name), { recursive: true });
       await nodeTest(comparing, { WASMFORMER_FIXTURES: fixtures });
       rmSync(fixtures, { recursive: true, force: true });
     });
