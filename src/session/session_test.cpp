@@ -590,4 +590,95 @@ TEST_CASE("session: an encoder-decoder model continues its start token, looking 
   CHECK(sampled.tokens[0] != sampled.tokens[1]);
 }
 
+TEST_CASE("session: beams of several sources find what those of each find alone, with the log-probabilities of a forward pass") {
+  const auto session = loaded("transformer");
+  const Prompts sources = {random_ids(7, 1), random_ids(3, 2), random_ids(20, 3)};
+  const std::vector<double> starts = {2, 3, 2};
+  const auto options = [&](std::vector<double> start) -> Values {
+    return {{"maxNewTokens", 12.0},
+            {"numBeams", 4.0},
+            {"numReturnSequences", 2.0},
+            {"eosTokenId", 5.0},
+            {"encoderRepetitionPenalty", 1.1},
+            {"prefillChunk", 2.0},
+            {"lengthPenalty", 0.5},
+            {"decoderStartTokenId", std::move(start)}};
+  };
+  const Outcome batch = generated(*session, sources, options(starts), 0, 2);
+  for (size_t s = 0; s < sources.size(); ++s) {
+    const Outcome alone = generated(*session, {sources[s]}, options({starts[s]}), 0, 2);
+    for (size_t r = 0; r < 2; ++r) {
+      CHECK(alone.tokens[r] == batch.tokens[2 * s + r]);
+      CHECK(same_bits(alone.logprobs[r], batch.logprobs[2 * s + r]));
+    }
+    CHECK(alone.tokens[0] != alone.tokens[1]);
+  }
+  const Values plain = {{"maxNewTokens", 12.0}, {"numBeams", 4.0}, {"eosTokenId", 5.0}, {"decoderStartTokenId", 2.0}};
+  const Outcome found = generated(*session, {sources[0]}, plain);
+  Ids target = {2};
+  target.insert(target.end(), found.tokens[0].begin(), found.tokens[0].end());
+  const ForwardResult result = forwarded(*session, {{sources[0]}, {}, {}, {target}});
+  for (size_t i = 0; i < found.tokens[0].size(); ++i) {
+    const auto logits = row(result.logits, i);
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+    CHECK(found.logprobs[0][i] == Catch::Approx(logits[found.tokens[0][i]] - std::log(sum)).margin(1e-5));
+  }
+}
+
+TEST_CASE("session: what is given of the decoder's tokens begins them, with the start token or without, and ends nothing") {
+  const auto session = loaded("transformer");
+  const Prompts sources = {random_ids(7, 1), random_ids(3, 2)};
+  const auto after = [&](std::vector<double> prefix, std::vector<double> lengths, double beams) {
+    return generated(*session, sources,
+                     {{"maxNewTokens", 6.0},
+                      {"numBeams", beams},
+                      {"eosTokenId", 5.0},
+                      {"decoderStartTokenId", 2.0},
+                      {"decoderInputIds", std::move(prefix)},
+                      {"decoderInputIds.lengths", std::move(lengths)}})
+        .logprobs;
+  };
+  for (const double beams : {1.0, 3.0}) {
+    const auto with = after({2, 5, 7}, {3}, beams);
+    CHECK(after({5, 7}, {2}, beams) == with);
+    CHECK(after({5, 7, 2, 5, 7}, {2, 3}, beams) == with);
+    CHECK(!with[0].empty());
+    CHECK(after({5, 8}, {2}, beams) != with);
+  }
+  CHECK(error_of([&] { after({5, 6, 7}, {1, 1, 1}, 1); }).message() ==
+        "[generate] decoderInputIds: expected one, or one for each of 2 prompts, got 3");
+  CHECK(error_of([&] { generated(*session, sources, {{"decoderStartTokenId", std::vector<double>{1, 2, 3}}}); }).message() ==
+        "[generate] decoderStartTokenId: expected one, or one for each of 2 prompts, got 3");
+  CHECK(error_of([&] { generated(*session, {random_ids(3, 1), {}}, {{"decoderStartTokenId", 2.0}}); }).message() ==
+        "[generate] prompt 1: expected at least one token, got none");
+  const auto decoder_only = loaded("gpt2");
+  CHECK(error_of([&] { generated(*decoder_only, {{1}}, {{"decoderInputIds", 1.0}, {"decoderInputIds.lengths", 1.0}}); }).message() ==
+        "[generate] decoderInputIds: expected none, the model has no decoder of its own");
+}
+
+TEST_CASE("session: two hundred beam searches, some abandoned or concluded, give their memory back") {
+  for (const char* type : {"transformer", "llama"}) {
+    const auto session = loaded(type);
+    const bool sources = session->has_encoder();
+    const auto round = [&](uint32_t i) {
+      Values values = {{"maxNewTokens", 10.0 + i % 9}, {"numBeams", 2.0 + i % 4}, {"eosTokenId", 5.0}, {"prefillChunk", 8.0}};
+      if (sources) values.emplace_back("decoderStartTokenId", 2.0);
+      const auto run =
+          session->start_generation({random_ids(1 + i * 7 % 40, i), random_ids(1 + i % 5, i + 1)}, config_of("generate", values), 0);
+      for (uint32_t step = 0; step < i % 17; ++step) run->advance();
+      if (i % 3 == 0) finish(*run, 2);
+      if (i % 3 == 1) CHECK(run->conclude().done);
+    };
+    for (uint32_t i = 0; i < 60; ++i) round(i);
+    const size_t held = session->memory().cache;
+    for (uint32_t i = 0; i < 200; ++i) round(i % 60);
+    CHECK(session->memory().cache == held);
+  }
+  const auto session = loaded("gpt2", {{"memoryLimit", 3e7}});
+  CHECK(error_of([&] { generated(*session, {{1}}, {{"numBeams", 65536.0}}); }).code() == Code::kOutOfMemory);
+  CHECK(error_of([&] { generated(*session, {{1}, {2}}, {{"numBeams", 2.0}}, session->create_cache()); }).code() == Code::kInvalidArgument);
+  CHECK(error_of([&] { generated(*session, {{1}}, {{"numBeams", 2.0}}, session->create_cache()); }).code() == Code::kUnsupported);
+}
+
 }  // namespace wf
