@@ -46,7 +46,9 @@ CONFIG = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
 }
 
-STEPS = 11_000
+STEPS = 9_600
+# The learning rates' factor, linear between these steps.
+RATES = [(-1, 0.0), (199, 1.0), (1000, 1.0), (7000, 0.4), (STEPS, 0.0)]
 # From which step on how many phrases of each kind make a step: in passes over all of them, over those with a character of several
 # readings, over those with one of the eight polyphones; and drawn by frequency.
 MIXTURES = [(0, {"all": 600}, 200), (1000, {"all": 400, "unsure": 240}, 160), (4000, {"all": 360, "unsure": 240, "polyphones": 80}, 120)]
@@ -56,7 +58,6 @@ FREQUENCY_POWER = 0.75
 JOINED = {1: 0.35, 2: 0.2, 3: 0.15, 4: 0.15, 8: 0.1, 16: 0.05}
 MAX_LENGTH = 64
 MATRIX_LR, OTHER_LR, MATRIX_DECAY = 0.01, 0.002, 0.1
-WARM_UP = 200
 ALIGNMENT = 0.2  # weight of the loss on the mean cross-attention of the last decoder layer (Garg et al. 2019)
 UNKNOWN = 0.005  # share of characters replaced by <unk>
 
@@ -185,6 +186,11 @@ def split(sequences, parts: int):
     return [r for r in result if r]
 
 
+def rate_at(step: int) -> float:
+    (a, low), (b, high) = next((p, q) for p, q in zip(RATES, RATES[1:]) if step < q[0])
+    return low + (high - low) * (step - a) / (b - a)
+
+
 def train(args) -> None:
     torch.manual_seed(SEED)
     corpus = Corpus(args.work)
@@ -216,8 +222,8 @@ def train(args) -> None:
           f"{len(corpus.source)} source and {len(corpus.target)} target tokens", flush=True)
 
     began, running = time.monotonic(), torch.zeros(3)
-    for step in range(first, args.steps):
-        rate = min(1.0, (step + 1) / WARM_UP, (args.steps - step) / args.steps * 1.1)
+    for step in range(first, STEPS):
+        rate = rate_at(step)
         for optimizer, lr in zip(optimizers, base):
             for group in optimizer.param_groups:
                 group["lr"] = lr * rate
@@ -244,11 +250,11 @@ def train(args) -> None:
             loss, alignment, right = (running / min(100, done - first)).tolist()
             running.zero_()
             print(f"step {done} loss {loss:.4f} alignment {alignment:.4f} right {right:.4f}, {(time.monotonic() - began) / (done - first) * 1e3:.0f} ms/step", flush=True)
-        if done % 500 == 0 or done == args.steps:
+        if done % 500 == 0 or done == STEPS:
             state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "rng": torch.get_rng_state(), "step": done}
             torch.save(state, checkpoint.with_suffix(".tmp"))
             os.replace(checkpoint.with_suffix(".tmp"), checkpoint)
-        if done % 1000 == 0 or done == args.steps:
+        if done % 1000 == 0 or done == STEPS:
             print(f"step {done} held out: {report(measure(model, corpus, readings(corpus.held)))}", flush=True)
 
 
@@ -363,7 +369,6 @@ def evaluate(args) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--work", type=Path, default=HERE / ".work", help="package and checkpoint")
     parser.add_argument("--folder", type=Path, default=HERE, help="where the model is written")
