@@ -54,6 +54,11 @@ test('the tarball is at most 8 MB and holds what it should', (t) => {
     'dist/cli.js',
     'dist/wasmformer.wasm',
     'dist/THIRD_PARTY.md',
+    'examples/node/translate-file.mjs',
+    'examples/models/moby-dick-char/model.safetensors',
+    'examples/models/pinyin/model.safetensors',
+    'examples/models/pinyin/tokenizer.json',
+    'examples/models/pinyin/target_tokenizer.json',
   ]) {
     assert.ok(installed.files.includes(name), name);
   }
