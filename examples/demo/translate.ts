@@ -76,15 +76,23 @@ async function run(typed = false): Promise<void> {
     await look(0, own.signal);
   } catch (error) {
     if (running !== own) return;
-    say('translate-status', own.signal.aborted ? 'You stopped it.' : 'Nothing came.');
-    say('translate-speed', '');
+    const status = own.signal.aborted ? 'You stopped it.' : 'Nothing came.';
+    if (shown?.options.signal === own.signal) say('translate-status', status);
+    else {
+      // What stood there belonged to another text.
+      clear(status);
+      element('translation').textContent = parts.join(' ');
+    }
     if (!own.signal.aborted) showProblem(error);
   } finally {
-    if (running === own) {
-      running = null;
-      enable('stop-translate', false);
-    }
+    if (running === own) rest();
   }
+}
+
+/** Nothing is running any more. */
+function rest(): void {
+  running = null;
+  enable('stop-translate', false);
 }
 
 /** Writes out a translation. */
@@ -133,7 +141,7 @@ async function look(index: number, signal: AbortSignal): Promise<void> {
   }
   const text = now.text.slice(...segment.source);
   await showAttention(text, segment, signal);
-  await showBeams(text, segment, signal);
+  if (!signal.aborted) await showBeams(text, segment, signal);
 }
 
 async function showAttention(text: string, segment: Segment, signal: AbortSignal): Promise<void> {
@@ -145,12 +153,13 @@ async function showAttention(text: string, segment: Segment, signal: AbortSignal
     return;
   }
   try {
-    if (segment.crossAttentions) seen = segment;
-    else {
+    let found = segment;
+    if (!found.crossAttentions) {
       const again = { ...options, signal, alignment: undefined, attentions: true };
-      [seen] = (await (summary ? model!.summarize(text, again) : model!.translate(text, { ...again, split: false }))).segments;
+      [found] = (await (summary ? model!.summarize(text, again) : model!.translate(text, { ...again, split: false }))).segments;
     }
     if (signal.aborted) return;
+    seen = found;
     say('stack-status', `${plural(seen.sourceTokens.length, 'token')} of the text, ${plural(seen.tokens.length, 'token')} written.`);
     element('stack-view').hidden = false;
     fillLayers();
@@ -269,8 +278,10 @@ function hideBeams(): void {
   element('beams-section').hidden = true;
 }
 
+/** Takes everything away that was made of a text. */
 function clear(status: string): void {
   running?.abort();
+  rest();
   shown = null;
   for (const id of ['translation', 'pairs', 'beams']) element(id).replaceChildren();
   for (const id of ['pairs-section', 'part-setting', 'beams-section']) element(id).hidden = true;
@@ -291,18 +302,30 @@ function offerLanguages({ config, tokenizer }: Model): void {
   }
 }
 
-/** Calls `work` with a signal that ends with the next thing the tab does. */
-function start(work: (signal: AbortSignal) => Promise<void>): void {
+/** Looks into another sentence; what was running ends. */
+function lookAt(index: number): void {
   running?.abort();
   const own = new AbortController();
   running = own;
-  work(own.signal)
+  enable('stop-translate', true);
+  say('translate-status', 'Looking inside…');
+  look(index, own.signal)
     .catch((error) => {
       if (!own.signal.aborted) showProblem(error);
     })
     .finally(() => {
-      if (running === own) running = null;
+      if (running !== own) return;
+      say('translate-status', own.signal.aborted ? 'You stopped it.' : 'Done.');
+      rest();
     });
+}
+
+/** Names what the tab does. */
+function labelTask(): void {
+  const summary = isSummary();
+  say('run-translate', summary ? 'Summarise' : 'Translate');
+  element('translation').setAttribute('aria-label', summary ? 'Summary' : 'Translation');
+  element('translation').dataset.empty = `The ${summary ? 'summary' : 'translation'} will appear here.`;
 }
 
 /** Sets up the tab; what it wants of its model. */
@@ -341,14 +364,14 @@ export function startTranslating(): Place {
   for (const id of ['beam-count', 'source-language', 'target-language', 'as-you-type']) element(id).addEventListener('change', typed);
   for (const radio of document.querySelectorAll('input[name=task]')) {
     radio.addEventListener('change', () => {
-      element('run-translate').textContent = isSummary() ? 'Summarise' : 'Translate';
+      labelTask();
       clear('Ready.');
       typed();
     });
   }
-  select('part').addEventListener('change', () => start((signal) => look(Number(select('part').value), signal)));
+  select('part').addEventListener('change', () => lookAt(Number(select('part').value)));
   element('translate-inside').addEventListener('toggle', () => {
-    if (!seen && shown && !running) start((signal) => look(Number(select('part').value || 0), signal));
+    if (!seen && shown && !running) lookAt(Number(select('part').value));
   });
   select('stack').addEventListener('change', () => {
     if (!seen) return;
@@ -377,7 +400,7 @@ export function startTranslating(): Place {
       input('as-you-type').checked = loaded.info().parameters < 2e7;
       element('task').hidden = own;
       document.querySelector<HTMLInputElement>('input[name=task][value=translate]')!.checked = true;
-      element('run-translate').textContent = 'Translate';
+      labelTask();
       offerLanguages(loaded);
       enable('run-translate', true);
       if (own) void run(true);

@@ -361,8 +361,21 @@ test('translates while one types; what was running gives way to what was typed l
       await stop();
       await page.waitForSelector('#stop-translate[aria-disabled=true]');
       assert.match(await page.textContent('#translate-status'), /You stopped it/);
+      const old = await page.$$eval('#pairs, #beams, #stack-view', (all) => all.filter((one) => one.checkVisibility()).map(({ id }) => id));
+      assert.deepEqual(old, [], 'what belonged to another text is gone');
     }
     assert.equal(await translate(page, '你好'), 'nǐ hǎo');
+
+    // Of a long text each sentence is looked into when it is chosen; it can be put away while that goes on.
+    await translate(page, '我们都喜欢音乐，也很快乐。'.repeat(20) + '他走了。');
+    assert.equal(await page.$$eval('#part option', (all) => all.length), 21);
+    await page.selectOption('#part', { value: '20' });
+    await page.waitForFunction(() => document.querySelector('#stack-status').textContent.startsWith('5 tokens of the text'));
+    await page.waitForSelector('#stop-translate[aria-disabled=true]');
+    assert.match((await beams(page))[0], /^tā zǒu le 。/);
+    await page.selectOption('#part', { value: '3' });
+    assert.equal(await translate(page, '你好'), 'nǐ hǎo');
+    assert.match((await beams(page))[0], /^nǐ hǎo/);
   });
 });
 
