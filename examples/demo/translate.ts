@@ -291,13 +291,16 @@ function clear(status: string): void {
   forget('Translate a text first.');
 }
 
-/** Offers the languages that a model knows: by its tokenizer, or as tasks of its configuration (T5). */
+/** Offers the languages that a model knows: as tasks of its configuration (T5), else by its tokenizer. */
 function offerLanguages({ config, tokenizer }: Model): void {
+  const tasks = Object.keys(config.task_specific_params ?? {}).flatMap((name) => {
+    const names = /^translation_(\w+)_to_(\w+)$/.exec(name);
+    return names ? [names.slice(1)] : [];
+  });
   const known = tokenizer?.languages ?? [];
-  const tasks = Object.keys(config.task_specific_params ?? {}).map((name) => /^translation_(\w+)_to_(\w+)$/.exec(name) ?? []);
-  element('languages').hidden = known.length === 0 && tasks.every((names) => names.length === 0);
+  element('languages').hidden = tasks.length + known.length === 0;
   for (const [side, id] of ['source-language', 'target-language'].entries()) {
-    const codes = known.length > 0 ? ['', ...known] : [...new Set(tasks.flatMap((names) => names[side + 1] ?? []))];
+    const codes = tasks.length > 0 ? [...new Set(tasks.map((names) => names[side]))] : ['', ...known];
     select(id).replaceChildren(...codes.map((code) => new Option(code || 'As the model says', code)));
   }
 }

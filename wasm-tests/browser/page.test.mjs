@@ -21,6 +21,14 @@ const chatTemplate =
 
 const slow = random(8);
 
+/** A model that is told what to do in words before the text, as T5 is. */
+function told() {
+  const files = readFolder(folderOf('tasks/marian'));
+  const config = { ...JSON.parse(files['config.json']), task_specific_params: {} };
+  for (const to of ['de', 'fr']) config.task_specific_params[`translation_en_to_${to}`] = { prefix: `the ${to}: ` };
+  return { ...files, 'config.json': Buffer.from(JSON.stringify(config)) };
+}
+
 /** The same bytes, 32 KB every 50 ms. */
 const trickle = (bytes) => ({
   size: bytes.length,
@@ -49,6 +57,7 @@ before(async () => {
     'someone/talker': { files: random(3, { chatTemplate }) },
     'someone/private': { files: random(4), token: 'hf_secret' },
     'someone/translator': { files: readFolder(folderOf('tasks/marian')) },
+    'someone/told': { files: told() },
     'someone/reader': { files: { ...readFolder(folderOf('tasks/bert-moods')), ...readFolder(folderOf('tasks/wordpiece')) } },
     'someone/slow': { files: { ...slow, 'model.safetensors': trickle(slow['model.safetensors']) } },
   });
@@ -472,11 +481,27 @@ test('models from a Hub to translate and summarise with; what a tab cannot use i
     } finally {
       await mt.dispose();
     }
+    assert.deepEqual(await page.$$eval('#target-language option', (all) => all.map(({ value }) => value)), ['', ...mt.tokenizer.languages]);
+    await ask('someone/told');
+    assert.equal(await page.$eval('#target-language', (list) => list.textContent), 'defr');
+    assert.equal(await page.textContent('#model-name'), 'someone/told');
+    const other = await load(told());
+    try {
+      await page.selectOption('#target-language', 'fr');
+      const to = { sourceLanguage: 'en', targetLanguage: 'fr', numBeams: 4 };
+      const wanted = await other.translate('the cat sat.', to);
+      assert.equal(await translate(page, 'the cat sat.'), wanted.text);
+      assert.deepEqual(await beams(page), [`${wanted.text} ${wanted.score.toFixed(3).replace('-', '\u2212')}`]);
+      assert.match(await page.textContent('#beams-line'), /Only the winner/);
+    } finally {
+      await other.dispose();
+    }
     await page.click('#choose');
     assert.equal(await page.textContent('#shipped-name'), 'Chinese to pinyin');
     await page.click('#shipped');
     await page.waitForFunction(() => document.querySelector('#model-name').textContent === 'Chinese to pinyin');
     assert.equal(await page.isVisible('#task'), false);
+    assert.equal(await page.isVisible('#languages'), false);
     assert.equal(await translate(page, '你好'), 'nǐ hǎo');
   });
 });
