@@ -166,7 +166,8 @@ def main() -> None:
         case = random_case(r)
         try:
             results = found(case)
-            if all(score > -1e8 for _, score, _ in results):
+            penalty = case.options.get("lengthPenalty", 1.0)
+            if all(tokens and abs(score * len(tokens) ** penalty - sum(logprobs)) < 1 for tokens, score, logprobs in results):
                 lines.append(line(case, results))
         except (ValueError, RuntimeError) as reason:
             print(f"refused by transformers: {case.options}: {reason}")
