@@ -57,7 +57,7 @@ export class Rewriter {
 }
 
 /** Whether a unit is the second of a surrogate pair. */
-const isTrail = (text: string, unit: number): boolean => (text.charCodeAt(unit) & 0xfc00) === 0xdc00;
+export const isTrail = (text: string, unit: number): boolean => (text.charCodeAt(unit) & 0xfc00) === 0xdc00;
 
 /** A piece with every match of a pattern written anew by `each`. */
 export function rewrite(piece: Piece, pattern: RegExp, each: (out: Rewriter, match: string, begin: number) => void): Piece {

@@ -130,7 +130,7 @@ export class Pipeline {
     const { normalize, preTokenize, subwords, tokenOf, lead } = this.#stages;
     // Half a surrogate pair is no character; it keeps its place.
     const text = given.replace(/\p{Surrogate}/gu, '\ufffd');
-    const part: Part = { ids: [], typeIds: [], offsets: [], sequence, tokens: [] };
+    const part: Part = { ids: [], typeIds: [], offsets: [], sequence, tokens: [], text };
     const emit = (id: number, token: string, offsets: [number, number]): void => {
       part.ids.push(id);
       part.typeIds.push(sequence);

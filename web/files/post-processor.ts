@@ -1,5 +1,6 @@
 import { isObject, type JsonObject, kindOf, own } from './json.ts';
 import type { Fail } from './normalizer.ts';
+import { isTrail } from './piece.ts';
 
 /** Tokens of one text, or special ones. */
 export interface Part {
@@ -10,6 +11,8 @@ export interface Part {
   sequence: number;
   /** The tokens' own texts. */
   tokens: string[];
+  /** What the offsets are places in. */
+  text: string;
 }
 
 export type PostProcessor = (parts: Part[], addSpecialTokens: boolean) => Part[];
@@ -21,6 +24,7 @@ export const specialPart = (ids: readonly number[], typeId: number): Part => ({
   offsets: ids.map(() => [0, 0]),
   sequence: -1,
   tokens: ids.map(() => ''),
+  text: '',
 });
 
 const typed = (part: Part, typeId: number): Part => ({ ...part, typeIds: part.ids.map(() => typeId) });
@@ -33,8 +37,12 @@ function trim(part: Part, prefixed: boolean): Part {
     let trailing = 0;
     while (trailing < token.length && /[\u0120\p{White_Space}]/u.test(token[token.length - 1 - trailing] as string)) ++trailing;
     if (leading === 1 && prefixed && (i === 0 || begin === 0)) leading = 0;
-    const first = leading === token.length ? end : Math.min(begin + leading, end);
-    return [first, end >= trailing ? Math.max(end - trailing, first) : end];
+    let first = Math.min(begin + leading, end);
+    // A space that was put before a character of two units has that character's place.
+    if (isTrail(part.text, first)) ++first;
+    let last = end >= trailing ? Math.max(end - trailing, first) : end;
+    if (isTrail(part.text, last)) --last;
+    return [first, last];
   });
   return { ...part, offsets };
 }
