@@ -15,7 +15,7 @@ export class Charsmap {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
     const size = bytes.length < 4 ? 0 : view.getUint32(0, true);
     if (size < 4 || size % 4 !== 0 || size > bytes.length - 4)
-      throw new Error(`precompiled_charsmap: expected a table within ${bytes.length} bytes, got ${size}`);
+      throw new Error(`expected a table within ${bytes.length} bytes, got ${size}`);
     this.#units = Uint32Array.from({ length: size / 4 }, (_, i) => view.getUint32(4 + 4 * i, true));
     this.#texts = bytes.subarray(4 + size);
   }

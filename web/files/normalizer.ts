@@ -204,11 +204,13 @@ export function compileNormalizer(config: unknown, fail: Fail): Normalizer {
       return toByteLevel;
     case 'Precompiled': {
       const given = own(config, 'precompiled_charsmap');
+      if (typeof given !== 'string' && !(given instanceof Uint8Array))
+        throw fail(`normalizer: precompiled_charsmap: expected text in base64, got ${kindOf(given)}`);
       try {
-        const bytes = given instanceof Uint8Array ? given : Uint8Array.from(atob(String(given)), (char) => char.charCodeAt(0));
+        const bytes = typeof given === 'string' ? Uint8Array.from(atob(given), (char) => char.charCodeAt(0)) : given;
         return precompiled(new Charsmap(bytes));
       } catch (cause) {
-        throw fail(`normalizer: ${(cause as Error).message}`);
+        throw fail(`normalizer: precompiled_charsmap: ${(cause as Error).message}`);
       }
     }
     default:

@@ -11,15 +11,17 @@ const kInClass: Readonly<Record<string, string>> = {
   a: '\\x07',
   e: '\\x1b',
 };
+/** Outside of a class these are of a word too. */
+const kWords = `[${kWord}\\xb2\\xb3\\xb9\\xbc-\\xbe]`;
 const kOutside: Readonly<Record<string, string>> = {
   A: '(?<![^])',
   z: '(?![^])',
   Z: '(?=\\n?(?![^]))',
-  w: `[${kWord}]`,
-  W: `[^${kWord}]`,
+  w: kWords,
+  W: kWords.replace('[', '[^'),
   H: '[^0-9a-fA-F]',
-  b: `(?:(?<![${kWord}])(?=[${kWord}])|(?<=[${kWord}])(?![${kWord}]))`,
-  B: `(?:(?<![${kWord}])(?![${kWord}])|(?<=[${kWord}])(?=[${kWord}]))`,
+  b: `(?:(?<!${kWords})(?=${kWords})|(?<=${kWords})(?!${kWords}))`,
+  B: `(?:(?<!${kWords})(?!${kWords})|(?<=${kWords})(?=${kWords}))`,
 };
 const kPosix: Readonly<Record<string, string>> = {
   alpha: '\\p{Alphabetic}',
@@ -125,7 +127,7 @@ export function fromOniguruma(pattern: string): string {
       let one: string | undefined = char;
       if (char === '\\') {
         const letter = next();
-        const set = kInClass[letter] ?? (letter === 'W' || letter === 'H' ? kOutside[letter] : undefined);
+        const set = kInClass[letter] ?? (letter === 'W' ? `[^${kWord}]` : letter === 'H' ? kOutside.H : undefined);
         const known = set !== undefined ? { set } : letter === 'b' ? { char: '\b' } : escaped(letter);
         if (known.set !== undefined) out += known.set;
         one = known.char;

@@ -27,6 +27,8 @@ export const specialPart = (ids: readonly number[], typeId: number): Part => ({
   text: '',
 });
 
+const isId = (value: unknown) => Number.isInteger(value) && (value as number) >= 0 && (value as number) < 2 ** 24;
+
 const typed = (part: Part, typeId: number): Part => ({ ...part, typeIds: part.ids.map(() => typeId) });
 
 /** Takes white space off the ends of offsets, but for the space that `add_prefix_space` put there. */
@@ -54,8 +56,7 @@ export function compilePostProcessor(config: unknown, idOf: (token: string) => n
   const type = own(config, 'type');
   const pairOf = (key: string): number => {
     const given = own(config, key);
-    if (!Array.isArray(given) || !Number.isSafeInteger(given[1]))
-      throw fail(`post_processor.${key}: expected a token and its id, got ${kindOf(given)}`);
+    if (!Array.isArray(given) || !isId(given[1])) throw fail(`post_processor.${key}: expected a token and its id, got ${kindOf(given)}`);
     return given[1];
   };
   const trims = own(config, 'trim_offsets') !== false;
@@ -115,8 +116,8 @@ function readTemplate(config: JsonObject, key: 'single' | 'pair', idOf: (token: 
     if (special === undefined && (id === 'A' || key === 'pair')) return { sequence: id === 'A' ? 0 : 1, typeId };
     const listed = isObject(tokens) ? own(tokens, id) : undefined;
     const ids = isObject(listed) ? own(listed, 'ids') : [idOf(id)];
-    if (!Array.isArray(ids) || !ids.every((one) => Number.isSafeInteger(one)))
-      throw fail(`post_processor.special_tokens: expected the ids of ${id}, got ${kindOf(ids)}`);
+    if (!Array.isArray(ids) || !ids.every(isId))
+      throw fail(`post_processor.special_tokens: expected the ids of ${id}, got ${kindOf(isObject(listed) ? ids : undefined)}`);
     return { ids, sequence: -1, typeId };
   });
 }

@@ -61,6 +61,7 @@ export async function readSentenceSettings(folder: ModelFolder, likely: boolean,
   for (const module of modules) {
     const [path, type] = ['path', 'type'].map((key) => (isObject(module) ? own(module, key) : undefined));
     if (typeof path !== 'string' || typeof type !== 'string') throw bad(file, 'a path and a type in each module', module);
+    if (/^[\\/]|:|(^|[\\/])\.\.([\\/]|$)/.test(path)) throw bad(file, 'paths inside the folder', path);
     const place = path === '' ? '' : `${path}/`;
     const kind = type.split('.').pop();
     if (kind === 'Transformer') {

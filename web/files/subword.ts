@@ -39,7 +39,8 @@ function wordPiece(config: JsonObject, ids: ReadonlyMap<string, number>, fail: F
   const unknown = ids.get(textOf(config, 'unk_token', '[UNK]'));
   if (unknown === undefined) throw fail(`model.unk_token: expected a token of the vocabulary, got ${kindOf(own(config, 'unk_token'))}`);
   const prefix = textOf(config, 'continuing_subword_prefix', '##');
-  const most = Number(own(config, 'max_input_chars_per_word') ?? 100);
+  const most = own(config, 'max_input_chars_per_word') ?? 100;
+  if (typeof most !== 'number') throw fail(`model.max_input_chars_per_word: expected a number, got ${kindOf(most)}`);
   let longest = 0;
   for (const token of ids.keys()) longest = Math.max(longest, token.length);
   return (word) => {
@@ -179,10 +180,15 @@ export function viterbi({ pieces, unknown, unknownScore, single }: UnigramPieces
 function unigram(config: JsonObject, ids: ReadonlyMap<string, number>, fail: Fail): Subwords {
   const vocab = own(config, 'vocab') as [string, number][];
   const given = own(config, 'unk_id');
-  const unknown = typeof given === 'number' ? given : undefined;
+  if (given != null && !(Number.isInteger(given) && (given as number) >= 0 && (given as number) < vocab.length))
+    throw fail(`model.unk_id: expected an index below ${vocab.length}, got ${kindOf(given)}`);
+  const unknown = (given ?? undefined) as number | undefined;
   const fallback = own(config, 'byte_fallback') === true;
   let least = Number.POSITIVE_INFINITY;
-  for (const [, score] of vocab) least = Math.min(least, score);
+  for (const [text, score] of vocab) {
+    if (typeof score !== 'number') throw fail(`model.vocab: ${text}: expected a score, got ${kindOf(score)}`);
+    least = Math.min(least, score);
+  }
   const pieces = vocab.map(([text, score], id) => [text, ids.get(text) ?? id, score] as const);
   const segment = viterbi({ pieces, unknown, unknownScore: least - 10, single: false }, fail);
   if (!fallback) return segment;

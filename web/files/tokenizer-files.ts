@@ -192,8 +192,20 @@ class Reader {
     return readSentencePiece(bytes, where);
   }
 
+  /** A value of tokenizer_config.json: a count, or of the kind that `preset` is of (null: true or false). */
   setting<T>(name: string, preset: T): T {
-    return (own(this.#settings, name) as T | null | undefined) ?? preset;
+    const value = own(this.#settings, name) ?? preset;
+    const kind = preset === null ? 'boolean' : typeof preset;
+    const fits =
+      kind === 'number' ? Number.isInteger(value) && (value as number) >= 0 && (value as number) < 2 ** 16 : typeof value === kind;
+    if (value !== preset && !fits) {
+      const expected = kind === 'number' ? 'an integer from 0 to 65535' : `a ${kind}`;
+      throw new WasmformerError(
+        'invalid-file',
+        `[${this.where('tokenizer_config.json')}] ${name}: expected ${expected}, got ${kindOf(value)}`,
+      );
+    }
+    return value as T;
   }
 
   where(file: string): string {
@@ -456,8 +468,15 @@ async function marian(reader: Reader): Promise<Description | null> {
     await reader.model('source.spm'),
     await reader.model('target.spm'),
   ];
-  if (vocab === null || source === null || target === null) return null;
-  const separate = reader.setting('separate_vocabs', false) ? await reader.vocabulary('target_vocab.json') : null;
+  const apart: boolean = reader.setting('separate_vocabs', false);
+  const separate = apart ? await reader.vocabulary('target_vocab.json') : null;
+  if (vocab === null && source === null && target === null) return null;
+  if (vocab === null || source === null || target === null || (apart && separate === null)) {
+    throw new WasmformerError(
+      'unsupported',
+      `[${reader.where('tokenizer')}] files: expected source.spm, target.spm, vocab.json${apart ? ' and target_vocab.json' : ''}, of which some are missing`,
+    );
+  }
   const describe = (model: SentencePieceModel, of: JsonObject, file: string): Description => {
     const made = numbered(reader, file, model, of, ' ');
     made.json.post_processor = around('$A </s>', '$A $B </s>');
