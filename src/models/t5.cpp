@@ -107,7 +107,7 @@ class T5 final : public EncoderDecoder {
     const size_t layers = layer_count(config, "num_layers", multilingual ? 8 : 6);
     const size_t buckets = dimension(config, "relative_attention_num_buckets", 32);
     const size_t max_distance = dimension(config, "relative_attention_max_distance", 128);
-    if (buckets % 4 != 0) config.reject("relative_attention_num_buckets", "a multiple of 4");
+    if (buckets < 4) config.reject("relative_attention_num_buckets", "at least 4");
     if (max_distance <= buckets / 2) config.reject("relative_attention_max_distance", "more than half of relative_attention_num_buckets");
     const float eps = epsilon(config, "layer_norm_epsilon", 1e-6);
     const auto [act, gated] = feed_forward_kind(config, multilingual ? "gated-gelu" : "relu");
