@@ -4,7 +4,7 @@ import math
 import re
 import shutil
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable
 
@@ -402,8 +402,9 @@ def generate(root: Path, seed: int, only: set[str]) -> None:
         if only and spec.name not in only:
             continue
         folder = root / spec.name
-        for trial in range(seed, seed + 12000, 1000):
-            write_model(spec, folder, trial)
+        for attempt in range(8):
+            trial = seed + 1000 * attempt
+            write_model(replace(spec, steps=spec.steps + 50 * attempt), folder, trial)
             try:
                 answers, tensors = expect(spec, folder, trial)
                 break
