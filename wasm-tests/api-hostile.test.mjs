@@ -208,7 +208,7 @@ test('tokenizer files that the tokenizer would misread', async () => {
   for (const [part, message] of [
     [{ pattern: 5 }, /Split.pattern: expected \{ Regex \} or \{ String \}/],
     [{ pattern: { Regexp: 'a' } }, /Split.pattern/],
-    [{ behavior: 'Sideways' }, /Split.behavior: expected one of Removed, .*, got Sideways/],
+    [{ behavior: 'Sideways' }, /Split.behavior: expected one of Removed, .*, got "Sideways"/],
     [{ behavior: [] }, /Split.behavior/],
   ]) {
     const change = (json) => {

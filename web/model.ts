@@ -13,6 +13,7 @@ import {
   checkMessages,
   checkOptions,
   checkPrompts,
+  fail,
   nearestOf,
   reading,
   resolveGeneration,
@@ -219,11 +220,12 @@ export class Model {
    * @throws WasmformerError `invalid-argument` naming the nearest name there is; `out-of-memory` with the bytes
    */
   async parameter(name: string): Promise<Tensor> {
+    if (typeof name !== 'string') fail('parameter', 'name', 'a string', name);
     const all = await this.#parameters();
     const index = all.findIndex(({ name: own, prefix = '', alias }) => [own, alias, prefix + own].includes(name) || prefix + name === own);
     if (index >= 0) return this.#client.call('parameter', [index]);
     const nearest = nearestOf(
-      String(name),
+      name,
       all.map((parameter) => parameter.name),
     );
     const hint = nearest === undefined ? '' : `: the nearest is '${nearest}'`;

@@ -1,6 +1,6 @@
 import type { Flat } from './engine/flat.ts';
 import { WasmformerError } from './errors.ts';
-import { checkIds, reading, resolveProcessors } from './options.ts';
+import { checkIds, count, reading, resolveProcessors } from './options.ts';
 import type { Service } from './service.ts';
 import type { Ops, Tensor } from './types.ts';
 
@@ -29,8 +29,9 @@ const isTensor = (value: any) => Array.isArray(value) || ArrayBuffer.isView(valu
 export function tensorFrom(place: string, name: string, value: any): Tensor {
   if (value !== Object(value) || !isTensor(value)) fail(place, name, 'a tensor or nested arrays of numbers', typeof value);
   if ('shape' in value) {
-    const shape = [...value.shape];
-    if (!shape.every((size) => Number.isInteger(size) && size >= 0)) fail(place, `${name}.shape`, 'whole numbers', shape);
+    const { shape: given } = value;
+    const shape: number[] = Array.isArray(given) || ArrayBuffer.isView(given) ? [...(given as number[])] : [-1];
+    if (!shape.every(count.test)) fail(place, `${name}.shape`, 'an array of whole numbers below 2^31', shape);
     const { data } = tensorFrom(place, `${name}.data`, value.data);
     return { data, shape };
   }

@@ -167,7 +167,10 @@ const callOptions: Record<string, Kind> = {
     'an object or Map from token id to number',
     (value) => object.test(value) && biases(value).every(([key, value]) => isId(key) && bias.test(value)),
   ),
-  decoderInputIds: kind('token ids, or an array of them for each prompt', (value) => value?.length > 0),
+  decoderInputIds: kind(
+    'token ids, or an array of them for each prompt, none of them empty',
+    (value) => value?.length > 0 && (!isNested(value) || value.every((list) => list?.length !== 0)),
+  ),
   addSpecialTokens: boolean,
   skipSpecialTokens: boolean,
   truncation: oneOf(true, false, 'left', 'right'),
@@ -252,6 +255,7 @@ const camelCase = (name: string) => name.replace(/[_-]([a-z0-9])/g, (_, letter: 
 
 /** The one of `known` that `wanted` was probably meant to be: the fewest changes away, at most three, or a third of its letters. */
 export function nearestOf(wanted: string, known: readonly string[]): string | undefined {
+  if (wanted.length > 200) return;
   const nearest = known.reduce((best, other) => (distance(wanted, other) < distance(wanted, best) ? other : best));
   return distance(wanted, nearest) <= Math.max(3, wanted.length / 3) ? nearest : undefined;
 }
@@ -259,7 +263,7 @@ export function nearestOf(wanted: string, known: readonly string[]): string | un
 function unknownOption(where: string, name: string, known: string[]): never {
   const nearest = nearestOf(camelCase(name), known);
   const hint = nearest === undefined ? '' : `: the nearest known is '${nearest}'`;
-  throw new WasmformerError('invalid-argument', `[${where}] unknown option '${name}'${hint}`);
+  throw new WasmformerError('invalid-argument', `[${where}] unknown option '${name.slice(0, 60)}'${hint}`);
 }
 
 /** Reads what a caller gave. Whatever its getters, proxies and iterators throw becomes `invalid-argument`. */

@@ -1,12 +1,14 @@
 import { WasmformerError } from './errors.ts';
 import { tensorFrom } from './ops.ts';
-import { checkOptions, reading } from './options.ts';
+import { checkOptions, isArrayOf, reading } from './options.ts';
 import type { PlotOptions, TensorLike } from './types.ts';
 
 const where = 'plotAttention';
 
 /** Viridis (Smith, van der Walt 2015, CC0): seventeen of its colours; linear between them, at most 6 of 255 off. */
-const viridis = '44015448186a472d7b4240863b528b33638d2c728e26828e21918c1f9f8827ad813dbc745cc86381d34daadc32d5e21afde725';
+const viridis = '44015448186a472d7b4240863b528b33638d2c728e26828e21918c1f9f8827ad813dbc745cc86381d34daadc32d5e21afde725'
+  .match(/../g)
+  ?.map((hex) => Number.parseInt(hex, 16)) as number[];
 const steps = 16;
 
 /** The colour of a number from 0 to 1. */
@@ -14,9 +16,8 @@ function colour(value: number): string {
   const at = steps * Math.min(1, Math.max(0, value));
   const first = Math.min(steps - 1, Math.floor(at));
   let text = '#';
-  for (let i = first * 6; i < first * 6 + 6; i += 2) {
-    const [a, b] = [i, i + 6].map((from) => Number.parseInt(viridis.slice(from, from + 2), 16));
-    text += Math.round(a + (b - a) * (at - first))
+  for (let i = first * 3; i < first * 3 + 3; ++i) {
+    text += Math.round(viridis[i] + (viridis[i + 3] - viridis[i]) * (at - first))
       .toString(16)
       .padStart(2, '0');
   }
@@ -26,9 +27,9 @@ function colour(value: number): string {
 const escaped = (text: string) => text.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
 
 /** A token as it can be read: spaces and what has no picture of its own are written out, a mark without a letter gets a circle. */
-function visible(token: unknown): string {
+function visible(token: string): string {
   return (
-    `${token}`
+    token
       // The joiners U+200C and U+200D shape what is around them, so they stay unless they are all there is.
       .replace(
         /[\0- \x7f-\xa0\xad\u1680\u2000-\u200b\u200e\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufffe\uffff\p{Cs}]|^[\u200c\u200d]+$/gu,
@@ -55,10 +56,11 @@ function widthOf(text: string): number {
   );
 }
 
-/** The beginning of what is too long for a label; it is not cut within a character. */
+/** The beginning of what is too long for a label; it is not cut within a character, unless that is a heap of marks. */
 function shortened(text: string): string {
-  const characters = Array.from(new Intl.Segmenter().segment(text), ({ segment }) => segment);
-  return characters.length > 24 ? `${characters.slice(0, 23).join('')}\u2026` : text;
+  const head = text.slice(0, 600).replace(/[\ud800-\udbff]$/, '');
+  const characters = Array.from(new Intl.Segmenter().segment(head), ({ segment }) => segment);
+  return characters.length > 24 || head !== text ? `${characters.slice(0, 23).join('')}\u2026` : text;
 }
 
 /**
@@ -87,14 +89,16 @@ export function plotAttention(weights: TensorLike, source: readonly string[], ta
       columns = Math.ceil(Math.sqrt(H)),
     } = checkOptions(where, options, ['title', 'titles', 'cell', 'max', 'columns']);
     expect(T * S * H > 0 && data.length === T * S * H, 'weights', `${T * S * H} numbers, at least one`, data.length);
+    const isString = (value: unknown) => typeof value === 'string';
     const counted = (list: readonly string[], what: string, count: number) =>
-      expect(Array.isArray(list) && list.length === count, what, `an array of ${count}`, list?.length);
+      expect(isArrayOf(list, isString) && list.length === count, what, `an array of ${count} strings`, list?.length);
+    expect(isString(title), 'title', 'a string', typeof title);
     counted(source, 'source', S);
     counted(target, 'target', T);
     const heads = titles ?? (shape.length > 2 ? Array.from({ length: H }, (_, h) => `head ${h}`) : ['']);
     counted(heads, 'titles', H);
     for (const [name, value] of Object.entries({ cell, max, columns }))
-      expect(value > 0 && value < Infinity, name, 'a number above 0', value);
+      expect(Number.isFinite(value) && value > 0, name, 'a number above 0', typeof value === 'number' ? value : typeof value);
     const across = Math.ceil(columns);
 
     const size = Math.max(5, Math.min(14, cell * 0.58));

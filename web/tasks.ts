@@ -87,7 +87,10 @@ const isString = (item: unknown): boolean => typeof item === 'string';
 
 /** What each task works on, and in words. */
 const inputs: Partial<Record<TaskName, [expected: string, test: (item: any) => boolean]>> = {
-  classify: ['a string, { text, pair },', (item) => isString(item) || (isString(item?.text) && isString(item.pair))],
+  classify: [
+    'a string, { text, pair },',
+    (item) => isString(item) || (isString(item?.text) && isString(item.pair) && Object.keys(item).length === 2),
+  ],
   answer: ['a question and a context, both strings,', (item) => isString(item?.question) && isString(item.context)],
 };
 
@@ -127,6 +130,10 @@ export function checkRewrite(
 ): CheckedTask {
   return reading(where, () => {
     const kinds = taskOptions[where];
+    if (!object.test(options)) fail(where, 'options', 'an object', options);
+    for (const name of ['sourceLanguage', 'targetLanguage'] as const) {
+      if (options[name] !== undefined && !string.test(options[name])) fail(where, name, string.expected, options[name]);
+    }
     const { prefix, params, inWords } = taskOf(where, options, config);
     const generation = resolveGeneration(where, options as GenerateOptions, { ...generationConfig, ...params }, kinds);
     for (const name of ['cache', 'addSpecialTokens', 'decoderInputIds']) {

@@ -91,7 +91,7 @@ class Reader {
   }
   double positive(std::string_view key, double fallback) const {
     constexpr double kMost = std::numeric_limits<float>::max();
-    const double value = number(key, fallback, std::numeric_limits<float>::min(), kMost, "a number above 0");
+    const double value = number(key, fallback, std::numeric_limits<float>::min(), kMost, "a number above 0, from 1.2e-38 to 3.4e38");
     return value;
   }
   double finite(std::string_view key) const {

@@ -1,6 +1,7 @@
 #include "session/collector.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -200,9 +201,11 @@ void Collector::lens(size_t layer, const Tensor& states) {
         std::copy_n(values, V, out);
         continue;
       }
+      // Of an order there is none with NaN, so that it goes last.
+      const auto key = [&](int32_t id) { return std::isnan(values[id]) ? -std::numeric_limits<float>::infinity() : values[id]; };
       std::iota(order.begin(), order.end(), 0);
       std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(k), order.end(),
-                        [&](int32_t a, int32_t b) { return values[a] != values[b] ? values[a] > values[b] : a < b; });
+                        [&](int32_t a, int32_t b) { return key(a) != key(b) ? key(a) > key(b) : a < b; });
       const LogSum sum(values, V);
       std::copy_n(order.begin(), k, result_.lens_ids[layer].begin() + static_cast<ptrdiff_t>(rows_.text->places[row] * k));
       for (size_t i = 0; i < k; ++i) out[i] = sum.log_probability(values[order[i]]);

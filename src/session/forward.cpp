@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -249,6 +250,13 @@ void Forward::begin() {
         if (info.has_pooler) result.pooled = zeros({info.hidden_size});
     }
   }
+  if (text_.ids.empty() && (request_.hidden_states || request_.logit_lens || request_.attentions.wanted || request_.trace.wanted)) {
+    // Of a text without visible tokens one hidden token is read, so that all that was asked for has its shape, of zeros.
+    text_.ids = text_.positions = {0};
+    text_.places = {0};
+    text_.key_bias = {-std::numeric_limits<float>::infinity()};
+    text_.extent = 1;
+  }
   if (info.encoder_only) return;
   cache_ = std::make_unique<KvCache>(runtime_->make_cache());
   if (translator() != nullptr) read_source();
@@ -333,10 +341,11 @@ void Forward::write_outputs(Context& ctx, const Tensor& states, size_t begin) {
   switch (model.info().head) {
     case HeadKind::kNone:
       visit_rows(states, begin, copy_to(result.last_hidden_state));
-      if (model.info().has_pooler) std::copy_n(model.pool(ctx, states, ends).row(0), states.cols, result.pooled.data.begin());
+      if (model.info().has_pooler && !text_.hides(0))
+        std::copy_n(model.pool(ctx, states, ends).row(0), states.cols, result.pooled.data.begin());
       break;
     case HeadKind::kSequence:
-      std::copy_n(model.classify(ctx, states, ends).row(0), result.logits.data.size(), result.logits.data.begin());
+      if (!text_.hides(0)) std::copy_n(model.classify(ctx, states, ends).row(0), result.logits.data.size(), result.logits.data.begin());
       break;
     case HeadKind::kQuestion:
       visit_rows(model.head(ctx, states), begin, [&](size_t place, const float* row) {

@@ -107,12 +107,10 @@ interface Part extends Encoding {
   index: number[];
 }
 
-/** Of the tokens of one sequence those from `begin` to `end`, of others all. */
-function partOf(encoding: Encoding, sequence: number, begin: number, end: number): Part {
-  let n = -1;
-  const index = [...encoding.ids.keys()].filter((i) => encoding.sequence[i] !== sequence || (++n >= begin && n < end));
-  const lists = Object.entries({ ...encoding, index: [...encoding.ids.keys()] });
-  return Object.fromEntries(lists.map(([name, list]) => [name, index.map((i) => list[i])])) as unknown as Part;
+/** Some of the tokens, by their numbers. */
+function partOf(encoding: Encoding, index: number[]): Part {
+  const lists = Object.entries(encoding).map(([name, list]) => [name, index.map((i) => list[i])]);
+  return { ...Object.fromEntries(lists), index } as unknown as Part;
 }
 
 /** A text encoded behind a prefix, whose tokens count as added. */
@@ -131,26 +129,36 @@ function fit(where: string, encoding: Encoding, limit: number, { truncation, win
   const { size = limit, overlap = 0 } = typeof window === 'object' ? window : {};
   const most = Math.min(size, limit);
   const { ids, sequence } = encoding;
-  if (ids.length <= most) return [partOf(encoding, 0, 0, ids.length)];
+  const all = [...ids.keys()];
+  if (ids.length <= most) return [partOf(encoding, all)];
   const cut = sequence.includes(1) ? 1 : 0;
-  const count = sequence.filter((one) => one === cut).length;
+  const [inside, around] = [true, false].map((is) => all.filter((i) => (sequence[i] === cut) === is));
+  const count = inside.length;
   const room = most - ids.length + count;
+  const piece = (begin: number) =>
+    partOf(
+      encoding,
+      [...around, ...inside.slice(begin, begin + room)].sort((a, b) => a - b),
+    );
   if (window && room > overlap) {
     const parts: Part[] = [];
     for (let begin = 0; ; begin += room - overlap) {
-      parts.push(partOf(encoding, cut, begin, begin + room));
+      parts.push(piece(begin));
       if (begin + room >= count) return parts;
     }
   }
   if (truncation && room > 0) {
     notes.push(`${ids.length} tokens were cut to ${most}`);
-    return [partOf(encoding, cut, 0, room)];
+    return [piece(0)];
   }
   throw invalid(
     where,
     'text',
     `at most ${most} tokens${window ? `, of which ${overlap} overlap and ${ids.length - count} stand around` : ''}`,
-    `${ids.length} (${where === 'summarize' || where === 'classify' ? 'window: true reads it in pieces, ' : ''}truncation: true leaves its end out)`,
+    ids.length +
+      (where === 'answer'
+        ? ''
+        : ` (${where === 'summarize' || where === 'classify' ? 'window: true reads it in pieces, ' : ''}truncation: true leaves its end out)`),
   );
 }
 
@@ -558,6 +566,7 @@ const widest = 16;
 
 async function rewrite(host: TaskHost, texts: string[], request: RewriteRequest, plan: Planner): Promise<Rewritten[]> {
   const isTranslation = plan === translationJobs;
+  if (request.alignment) alignmentOf(host, request);
   const notes: string[][] = texts.map(() => []);
   const plans = texts.map((text, i) => plan(host, text, i, request, notes[i]));
   const jobs = plans.flatMap((one) => one.jobs);
@@ -639,22 +648,34 @@ async function rewrite(host: TaskHost, texts: string[], request: RewriteRequest,
   return results;
 }
 
+/** The layer and the head that links are read from. */
+function alignmentOf({ info, config }: TaskHost, { alignment }: RewriteRequest): { layer: number; head?: number } {
+  const { layer = Number(config.alignment_layer ?? Math.max(0, info.layers - 2)), head } = typeof alignment === 'object' ? alignment : {};
+  for (const [name, index, count] of [
+    ['layer', layer, info.layers],
+    ['head', head ?? 0, info.heads],
+  ] as const) {
+    if (!(Number.isInteger(index) && index >= 0 && index < count))
+      throw invalid('translate', `alignment.${name}`, `a whole number below ${count}`, index);
+  }
+  return { layer, head };
+}
+
 /**
  * Which words of a source the words of its translation look at, in one teacher-forced pass: the cross-attention of the step that
  * writes a token, averaged over the heads of one layer, special tokens of the source left out.
  */
 async function align(
   host: TaskHost,
-  { alignment }: RewriteRequest,
+  request: RewriteRequest,
   { native }: GenerateRequest,
   part: Part,
   tokenIds: number[],
   [text, begin]: [string, number],
   [translation, targetBegin]: [string, number],
 ): Promise<AlignmentLink[]> {
-  const { info, config, tokenizer } = host;
-  const chosen = typeof alignment === 'object' ? alignment : {};
-  const layer = chosen.layer ?? Number(config.alignment_layer ?? Math.max(0, info.layers - 2));
+  const { config, tokenizer } = host;
+  const { layer, head } = alignmentOf(host, request);
   const [start] = [native.decoderStartTokenId ?? config.decoder_start_token_id ?? config.bos_token_id ?? 0].flat() as number[];
   const [{ crossAttentions }] = await host.forward(
     { inputIds: [Int32Array.from(part.ids)], decoderInputIds: [Int32Array.of(start, ...tokenIds.slice(0, -1))] },
@@ -662,7 +683,7 @@ async function align(
       logits: false,
       attentions: true,
       'attentions.layers': [layer],
-      ...(chosen.head === undefined ? {} : { 'attentions.heads': [chosen.head] }),
+      ...(head === undefined ? {} : { 'attentions.heads': [head] }),
     },
   );
   const [{ data, shape }] = crossAttentions as Tensor[];

@@ -147,7 +147,7 @@ export function readSentencePiece(bytes: Uint8Array, where: string): SentencePie
   try {
     if (model.charsmap !== null) new Charsmap(model.charsmap);
   } catch (cause) {
-    throw bad((cause as Error).message);
+    throw bad(`precompiled_charsmap: ${(cause as Error).message}`);
   }
   return model;
 }
