@@ -16,7 +16,8 @@ constexpr std::array<std::string_view, 10> kKeys = {"logits", "hiddenStates", "a
 std::vector<size_t> indices(const Config& config, std::string_view key) {
   std::vector<size_t> indices;
   for (const double value : config.numbers(key)) {
-    if (!(value >= 0 && value < 1e6) || value != static_cast<double>(static_cast<size_t>(value))) config.reject(key, "indices, whole numbers from 0");
+    if (!(value >= 0 && value < 1e6) || value != static_cast<double>(static_cast<size_t>(value)))
+      config.reject(key, "indices, whole numbers from 0");
     indices.push_back(static_cast<size_t>(value));
   }
   if (config.has(key) && indices.empty()) config.reject(key, "at least one index");
