@@ -104,6 +104,10 @@ def draw(name: str, shape: torch.Size, conv1d: bool, gain: float, dtype: torch.d
     noise = torch.randn(shape, generator=generator)
     if len(shape) == 1:
         return (0.1 * noise + (1.0 if name.endswith("weight") else 0.0)).to(dtype)
+    if name == "shared.weight":  # T5 divides its states by sqrt(D) before the tied head, and not its scores by sqrt(Dk)
+        return noise.mul_(1.5).to(dtype)
+    if name.endswith("Attention.q.weight"):
+        gain /= 8
     if "embed" in name or "wte" in name or "wpe" in name:
         return noise.mul_(0.08).to(dtype)
     return noise.mul_(gain / (shape[0] if conv1d else shape[1]) ** 0.5).to(dtype)
