@@ -188,12 +188,12 @@ test('a tokenizer.json with a precompiled charsmap', async () => {
 test('malformed SentencePiece files are refused at once', () => {
   const good = bytesOf('bpe.model');
   const refused = (bytes, message, code = 'invalid-file') => {
-    const start = performance.now();
+    const start = process.cpuUsage();
     assert.throws(
       () => readSentencePiece(bytes, 'x.model'),
       (error) => error.code === code && message.test(error.message),
     );
-    assert.ok(performance.now() - start < 100);
+    assert.ok(process.cpuUsage(start).user < 100_000);
   };
   const varint = (value) => (value < 128 ? [value] : [(value & 127) | 128, ...varint(Math.floor(value / 128))]);
   const message = (field, bytes) => [...varint(field * 8 + 2), ...varint(bytes.length), ...bytes];

@@ -324,6 +324,24 @@ test('malformed tokenizers', async () => {
     'an unknown model': { ...good, model: { type: 'Quantum' } },
     'an unknown normalizer': { ...good, normalizer: { type: 'Quantum' } },
     'an unknown decoder': { ...good, decoder: { type: 'Quantum' } },
+    'a normalizer nested beyond the stack': JSON.stringify({ ...good, normalizer: 0 }).replace(
+      '"normalizer":0',
+      `"normalizer":${'{"type":"Sequence","normalizers":['.repeat(5000)}${']}'.repeat(5000)}`,
+    ),
+    'a pattern that is none': { ...good, pre_tokenizer: { type: 'Split', pattern: { Regex: '(' }, behavior: 'Isolated' } },
+    'a behaviour that is none': { ...good, pre_tokenizer: { type: 'Split', pattern: { String: 'a' }, behavior: 'Backwards' } },
+    'merges of what is no token': { ...good, model: { ...good.model, merges: ['\ud83d\ude00 x'] } },
+    'a template without what it names': {
+      ...good,
+      post_processor: { type: 'TemplateProcessing', single: [{ SpecialToken: { id: '<none>', type_id: 0 } }], pair: [] },
+    },
+    'a template of a second text for one': {
+      ...good,
+      post_processor: { type: 'TemplateProcessing', single: [{ Sequence: { id: 'B', type_id: 0 } }], pair: [] },
+    },
+    'unigrams without scores': { ...good, model: { type: 'Unigram', unk_id: 0, vocab: [['a']] } },
+    'an unknown unigram beyond the vocabulary': { ...good, model: { type: 'Unigram', unk_id: 5, vocab: [['a', 0]] } },
+    'a charsmap that is none': { ...good, normalizer: { type: 'Precompiled', precompiled_charsmap: '!' } },
     'added tokens without ids': { ...good, added_tokens: [{ content: 'x' }] },
   };
   for (const [what, text] of Object.entries(broken)) {

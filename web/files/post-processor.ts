@@ -113,7 +113,10 @@ function readTemplate(config: JsonObject, key: 'single' | 'pair', idOf: (token: 
     if (!isObject(inner)) throw fail(`post_processor.${key}: expected a SpecialToken or a Sequence, got ${kindOf(slot)}`);
     const id = String(own(inner, 'id'));
     const typeId = Number(own(inner, 'type_id') ?? 0);
-    if (special === undefined && (id === 'A' || key === 'pair')) return { sequence: id === 'A' ? 0 : 1, typeId };
+    if (special === undefined) {
+      if (id !== 'A' && (id !== 'B' || key === 'single')) throw fail(`post_processor.${key}: expected the text A, got ${kindOf(id)}`);
+      return { sequence: Number(id === 'B'), typeId };
+    }
     const listed = isObject(tokens) ? own(tokens, id) : undefined;
     const ids = isObject(listed) ? own(listed, 'ids') : [idOf(id)];
     if (!Array.isArray(ids) || !ids.every(isId))

@@ -189,7 +189,7 @@ function unigram(config: JsonObject, ids: ReadonlyMap<string, number>, fail: Fai
     if (typeof score !== 'number') throw fail(`model.vocab: ${text}: expected a score, got ${kindOf(score)}`);
     least = Math.min(least, score);
   }
-  const pieces = vocab.map(([text, score], id) => [text, ids.get(text) ?? id, score] as const);
+  const pieces = vocab.map(([text, score]: [string, number], id) => [text, ids.get(text) ?? id, score] as const);
   const segment = viterbi({ pieces, unknown, unknownScore: least - 10, single: false }, fail);
   if (!fallback) return segment;
   return (text) => {

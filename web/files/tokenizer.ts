@@ -442,15 +442,21 @@ function buildTokenizer(
 
   const idOf = (token: string): number | undefined => ids.get(token);
   const fail: Fail = (message, code) => (code === undefined ? bad(message) : new WasmformerError(code, `[${where}] tokenizer: ${message}`));
-  const pipeline = new Pipeline({
-    added: added.values(),
-    normalize: native?.normalize ?? compileNormalizer(own(json, 'normalizer'), fail),
-    preTokenize: compilePreTokenizer(own(json, 'pre_tokenizer'), fail),
-    subwords: native?.subwords ?? compileModel(model as JsonObject, modelIds, fail),
-    tokenOf: (id) => vocab[id] ?? '',
-    postProcess: compilePostProcessor(own(json, 'post_processor'), idOf, fail),
-    lead,
-  });
+  let pipeline: Pipeline;
+  try {
+    pipeline = new Pipeline({
+      added: added.values(),
+      normalize: native?.normalize ?? compileNormalizer(own(json, 'normalizer'), fail),
+      preTokenize: compilePreTokenizer(own(json, 'pre_tokenizer'), fail),
+      subwords: native?.subwords ?? compileModel(model as JsonObject, modelIds, fail),
+      tokenOf: (id) => vocab[id] ?? '',
+      postProcess: compilePostProcessor(own(json, 'post_processor'), idOf, fail),
+      lead,
+    });
+  } catch (cause) {
+    // Nested beyond the stack, say.
+    throw cause instanceof WasmformerError ? cause : bad(`tokenizer: ${(cause as Error).message}`);
+  }
   const isBpe =
     isObject(model) && (own(model, 'type') === 'BPE' || (own(model, 'type') === undefined && Array.isArray(own(model, 'merges'))));
   const rule = languageRule(family, settings);
