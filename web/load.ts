@@ -3,7 +3,7 @@ import type { LoadedModel } from './engine/messages.ts';
 import { untilAborted } from './engine/queue.ts';
 import { WasmformerError } from './errors.ts';
 import { Model } from './model.ts';
-import { checkCreateOptions, checkLoadOptions, reading } from './options.ts';
+import { checkCreateOptions, checkLoadOptions, fail, reading } from './options.ts';
 import type { Platform } from './platform/platform.ts';
 import type { CreateOptions, Inspection, LoadOptions, Source } from './types.ts';
 
@@ -97,7 +97,11 @@ function checkSource(platform: Platform, source: unknown): unknown {
 /** A configuration as config.json would have it, as a copy. */
 function checkConfig(config: unknown): unknown {
   return reading('create', () => {
-    const copy: unknown = JSON.parse(JSON.stringify(config) ?? 'null');
+    const text = JSON.stringify(config, (key, value) => {
+      if (typeof value === 'number' && !Number.isFinite(value)) fail('create', key, 'a finite number', value);
+      return value;
+    });
+    const copy: unknown = JSON.parse(text ?? 'null');
     if (typeof (copy as { model_type?: unknown } | null)?.model_type === 'string') return copy;
     throw new WasmformerError('invalid-argument', '[create] config: expected an object with model_type, as in a config.json');
   });
