@@ -160,7 +160,7 @@ def expect_other(config: dict, folder: Path, seed: int) -> dict:
         start = model.generation_config.decoder_start_token_id
         extra = {"decoder_input_ids": torch.cat([torch.tensor([[start]]), draw(15)], dim=1)}
         for options, least in (({"numBeams": 1, "doSample": False, "maxNewTokens": NEW_TOKENS}, LEAD), ({"numBeams": 4, "numReturnSequences": 2, "maxNewTokens": NEW_TOKENS}, beams.MARGIN)):
-            for _ in range(10):
+            for _ in range(40):
                 source = draw(PROMPT)[0].tolist()
                 (found,), margin = beams.generate(model, [source], options)
                 if margin > least:
