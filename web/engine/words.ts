@@ -58,7 +58,8 @@ export function* sentencesOf(text: string, at: number, split: boolean | 'lines',
       segmenter ??= new Intl.Segmenter(localeOf(language), { granularity: 'sentence' });
       for (const { segment } of segmenter.segment(line)) {
         end += segment.length;
-        if (!kNoEnd.test(text.slice(begin, end))) yield* take();
+        // The end of a long stretch says enough; all of it each time would take quadratic time.
+        if (!kNoEnd.test(text.slice(Math.max(begin, end - 200), end))) yield* take();
       }
     }
     end = at + index + line.length;
