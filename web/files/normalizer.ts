@@ -136,6 +136,19 @@ export const toByteLevel: Normalizer = (piece) =>
   });
 const alphabet = new Map<string, string>();
 
+/** A component's configuration, null for none. */
+export function componentOf(config: unknown, what: string, fail: Fail): JsonObject | null {
+  if (!isObject(config ?? {})) throw fail(`${what}: expected an object, got ${kindOf(config)}`);
+  return (config ?? null) as JsonObject | null;
+}
+
+/** What a `Sequence` holds, or another list of a configuration. */
+export function listOf(config: JsonObject, key: string, fail: Fail): unknown[] {
+  const list = own(config, key);
+  if (!Array.isArray(list)) throw fail(`${key}: expected a list, got ${kindOf(list)}`);
+  return list;
+}
+
 export const prepend = (piece: Piece, text: string): Piece => {
   if (piece.text === '') return piece;
   const out = new Rewriter(piece);
@@ -145,17 +158,14 @@ export const prepend = (piece: Piece, text: string): Piece => {
 };
 
 /** The `normalizer` of a tokenizer.json. */
-export function compileNormalizer(config: unknown, fail: Fail): Normalizer {
-  if (config === null || config === undefined) return (piece) => piece;
-  if (!isObject(config)) throw fail(`normalizer: expected an object, got ${kindOf(config)}`);
+export function compileNormalizer(given: unknown, fail: Fail): Normalizer {
+  const config = componentOf(given, 'normalizer', fail);
+  if (config === null) return (piece) => piece;
   const type = own(config, 'type');
   const flag = (key: string, preset = true): boolean => (own(config, key) as boolean | null | undefined) ?? preset;
   switch (type) {
-    case 'Sequence': {
-      const inner = own(config, 'normalizers');
-      if (!Array.isArray(inner)) throw fail(`normalizers: expected a list, got ${kindOf(inner)}`);
-      return chain(inner.map((one) => compileNormalizer(one, fail)));
-    }
+    case 'Sequence':
+      return chain(listOf(config, 'normalizers', fail).map((one) => compileNormalizer(one, fail)));
     case 'BertNormalizer': {
       const lower = flag('lowercase');
       return chain([

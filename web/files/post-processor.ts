@@ -1,5 +1,5 @@
 import { isObject, type JsonObject, kindOf, own } from './json.ts';
-import type { Fail } from './normalizer.ts';
+import { componentOf, type Fail, listOf } from './normalizer.ts';
 import { isTrail } from './piece.ts';
 
 /** Tokens of one text, or special ones. */
@@ -50,9 +50,9 @@ function trim(part: Part, prefixed: boolean): Part {
 }
 
 /** The `post_processor` of a tokenizer.json. `idOf` gives ids of special tokens that it does not list. */
-export function compilePostProcessor(config: unknown, idOf: (token: string) => number | undefined, fail: Fail): PostProcessor {
-  if (config === null || config === undefined) return (parts) => parts;
-  if (!isObject(config)) throw fail(`post_processor: expected an object, got ${kindOf(config)}`);
+export function compilePostProcessor(parsed: unknown, idOf: (token: string) => number | undefined, fail: Fail): PostProcessor {
+  const config = componentOf(parsed, 'post_processor', fail);
+  if (config === null) return (parts) => parts;
   const type = own(config, 'type');
   const pairOf = (key: string): number => {
     const given = own(config, key);
@@ -63,9 +63,7 @@ export function compilePostProcessor(config: unknown, idOf: (token: string) => n
   const prefixed = own(config, 'add_prefix_space') !== false;
   switch (type) {
     case 'Sequence': {
-      const inner = own(config, 'processors');
-      if (!Array.isArray(inner)) throw fail(`processors: expected a list, got ${kindOf(inner)}`);
-      const all = inner.map((one) => compilePostProcessor(one, idOf, fail));
+      const all = listOf(config, 'processors', fail).map((one) => compilePostProcessor(one, idOf, fail));
       return (parts, add) => all.reduce((made, one) => one(made, add), parts);
     }
     case 'ByteLevel':
@@ -103,10 +101,8 @@ interface Slot {
 }
 
 function readTemplate(config: JsonObject, key: 'single' | 'pair', idOf: (token: string) => number | undefined, fail: Fail): Slot[] {
-  const given = own(config, key);
-  if (!Array.isArray(given)) throw fail(`post_processor.${key}: expected a list, got ${kindOf(given)}`);
   const tokens = own(config, 'special_tokens');
-  return given.map((slot): Slot => {
+  return listOf(config, key, fail).map((slot): Slot => {
     const special = isObject(slot) ? own(slot, 'SpecialToken') : undefined;
     const text = isObject(slot) ? own(slot, 'Sequence') : undefined;
     const inner = special ?? text;

@@ -1,5 +1,5 @@
-import { isObject, kindOf, own } from './json.ts';
-import { type Fail, kPunctuation, patternOf, prepend, toByteLevel } from './normalizer.ts';
+import { kindOf, own } from './json.ts';
+import { componentOf, type Fail, kPunctuation, listOf, patternOf, prepend, toByteLevel } from './normalizer.ts';
 import { escapeRegex, kWord } from './oniguruma.ts';
 import { origin, type Piece, rewrite, slice } from './piece.ts';
 
@@ -44,9 +44,9 @@ function split(piece: Piece, pattern: RegExp, behavior: Behavior, invert = false
 }
 
 /** The `pre_tokenizer` of a tokenizer.json. */
-export function compilePreTokenizer(config: unknown, fail: Fail): PreTokenizer {
-  if (config === null || config === undefined) return (piece) => [piece];
-  if (!isObject(config)) throw fail(`pre_tokenizer: expected an object, got ${kindOf(config)}`);
+export function compilePreTokenizer(parsed: unknown, fail: Fail): PreTokenizer {
+  const config = componentOf(parsed, 'pre_tokenizer', fail);
+  if (config === null) return (piece) => [piece];
   const type = own(config, 'type');
   const by =
     (pattern: RegExp, behavior: Behavior, invert = false): PreTokenizer =>
@@ -60,9 +60,7 @@ export function compilePreTokenizer(config: unknown, fail: Fail): PreTokenizer {
   };
   switch (type) {
     case 'Sequence': {
-      const inner = own(config, 'pretokenizers');
-      if (!Array.isArray(inner)) throw fail(`pretokenizers: expected a list, got ${kindOf(inner)}`);
-      const all = inner.map((one) => compilePreTokenizer(one, fail));
+      const all = listOf(config, 'pretokenizers', fail).map((one) => compilePreTokenizer(one, fail));
       return (piece) => all.reduce((pieces, one) => pieces.flatMap(one), [piece]);
     }
     case 'ByteLevel': {

@@ -40,13 +40,12 @@ function eachField(view: DataView, begin: number, end: number, visit: Field, bad
   /** The low 32 bits, signed: negative numbers have ten bytes. */
   const varint = (): number => {
     let value = 0;
-    for (let shift = 0; shift < 70; shift += 7) {
-      if (at >= end) throw bad('a number: cut short');
+    for (let shift = 0; shift < 70 && at < end; shift += 7) {
       const byte = view.getUint8(at++);
       if (shift < 32) value |= (byte & 0x7f) << shift;
       if (byte < 0x80) return value;
     }
-    throw bad('a number: expected at most 10 bytes');
+    throw bad('a number: expected at most 10 bytes and its end');
   };
   while (at < end) {
     const tag = varint() >>> 0;
@@ -66,7 +65,7 @@ function eachField(view: DataView, begin: number, end: number, visit: Field, bad
  */
 export function readSentencePiece(bytes: Uint8Array, where: string): SentencePieceModel {
   const bad = (message: string): WasmformerError => new WasmformerError('invalid-file', `[${where}] ${message}`);
-  const unsupported = (message: string): WasmformerError => new WasmformerError('unsupported', `[${where}] ${message} is not supported`);
+  const unsupported = (what: string): WasmformerError => new WasmformerError('unsupported', `[${where}] ${what} is not supported`);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
   const model: SentencePieceModel = {
@@ -137,7 +136,7 @@ export function readSentencePiece(bytes: Uint8Array, where: string): SentencePie
     },
     bad,
   );
-  if (type !== 1 && type !== 2) throw unsupported(`model_type: expected 1 (unigram) or 2 (BPE), got ${type}, which`);
+  if (type !== 1 && type !== 2) throw unsupported(`model_type ${type}, neither 1 (unigram) nor 2 (BPE),`);
   if (type === 2) model.kind = 'bpe';
   if (model.unknown < 0) throw bad(`pieces: expected one of type unknown among ${model.pieces.length}`);
   const texts = new Set(model.pieces.map(({ text }) => text));

@@ -1,5 +1,5 @@
 import { isObject, type JsonObject, kindOf, own } from './json.ts';
-import type { Fail } from './normalizer.ts';
+import { type Fail, listOf } from './normalizer.ts';
 import { mergeSymbols, PairTable, type Symbols, Trie } from './tables.ts';
 
 /** Tokens of a text: id, begin and end (in UTF-16 units of the text), and so on, three numbers each. */
@@ -68,10 +68,8 @@ function bpe(config: JsonObject, ids: ReadonlyMap<string, number>, fail: Fail): 
   const unknown = ids.get(String(own(config, 'unk_token')));
   const flag = (key: string): boolean => own(config, key) === true;
   const [fuse, fallback, wholes] = [flag('fuse_unk'), flag('byte_fallback'), flag('ignore_merges')];
-  const given = own(config, 'merges');
-  if (!Array.isArray(given)) throw fail(`model.merges: expected a list, got ${kindOf(given)}`);
   const ranks = new PairTable();
-  const made = given.map((merge, rank) => {
+  const made = listOf(config, 'merges', fail).map((merge, rank) => {
     const [left, right] = typeof merge === 'string' ? merge.split(' ') : Array.isArray(merge) ? merge : [];
     const parts = [left, right, `${left}${String(right).slice(prefix.length)}`].map((token) => ids.get(token) ?? -1);
     if (parts.includes(-1)) throw fail(`model.merges: expected two tokens that make a third, got ${kindOf(`${left} ${right}`)}`);
@@ -189,7 +187,7 @@ function unigram(config: JsonObject, ids: ReadonlyMap<string, number>, fail: Fai
     if (typeof score !== 'number') throw fail(`model.vocab: ${text}: expected a score, got ${kindOf(score)}`);
     least = Math.min(least, score);
   }
-  const pieces = vocab.map(([text, score]: [string, number], id) => [text, ids.get(text) ?? id, score] as const);
+  const pieces = vocab.map(([text, score], id) => [text, ids.get(text) ?? id, score] as const);
   const segment = viterbi({ pieces, unknown, unknownScore: least - 10, single: false }, fail);
   if (!fallback) return segment;
   return (text) => {
