@@ -360,3 +360,29 @@ test('generate shows one pass over what it generated, with the strings of both a
   }
   await mt.dispose();
 });
+
+test('of stacks of different depth each shows the layers and heads that it has, in the order asked for', async () => {
+  const mt = await translator({ encoder_layers: 3, decoder_layers: 1, encoder_attention_heads: 4, decoder_attention_heads: 2 });
+  const { layers, heads, encoderLayers, encoderHeads, sourceVocabSize } = mt.info();
+  assert.deepEqual([layers, heads, encoderLayers, encoderHeads, sourceVocabSize], [1, 2, 3, 4, 300]);
+  const input = { inputIds: [ids], decoderInputIds: [[1, 5]] };
+  const [all] = await mt.forward(input, { attentions: true });
+  const [some] = await mt.forward(input, { attentions: { layers: [2, 0] } });
+  assert.deepEqual(some.encoderAttentions, [all.encoderAttentions[2], all.encoderAttentions[0]]);
+  assert.deepEqual(some.decoderAttentions, all.decoderAttentions);
+  assert.deepEqual(some.crossAttentions, all.crossAttentions);
+  const [deep] = await mt.forward(input, { attentions: { layers: [1] } });
+  assert.deepEqual([deep.encoderAttentions, deep.decoderAttentions, deep.crossAttentions], [[all.encoderAttentions[1]], [], []]);
+  const [wide] = await mt.forward(input, { attentions: { heads: [3] } });
+  assert.deepEqual(
+    [wide.encoderAttentions.length, wide.encoderAttentions[0].shape, wide.decoderAttentions, wide.crossAttentions],
+    [3, [1, 7, 7], [], []],
+  );
+  await assert.rejects(mt.forward(input, { attentions: { layers: [3] } }), code('invalid-argument', /below 3, got 3/));
+  await mt.dispose();
+});
+
+test('a slip in a key of the original is an error', async () => {
+  await assert.rejects(translator({ d_modle: 64 }), code('invalid-argument', /d_modle: unknown key: expected d_model/));
+  await assert.rejects(translator({ encoder_vocab_size: 99 }), code('invalid-argument', /encoder_vocab_size: expected 300/));
+});

@@ -196,3 +196,14 @@ for (const [call, message] of refused) {
     });
   });
 }
+
+test('an engine without Intl.Segmenter draws too', (t) => {
+  const { Segmenter } = Intl;
+  t.after(() => {
+    Intl.Segmenter = Segmenter;
+  });
+  const long = 'abcdefghijklmnopqrstuvwxyz';
+  const whole = plotAttention([[1]], [long], ['b']);
+  delete Intl.Segmenter;
+  assert.equal(plotAttention([[1]], [long], ['b']), whole);
+});

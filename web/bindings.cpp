@@ -360,6 +360,8 @@ class SessionHandle {
       result.set("context", info.context);
       result.set("positions", info.positions);
       result.set("encoderDecoder", session_.has_encoder());
+      result.set("encoderLayers", session_.encoder_layers());
+      result.set("encoderHeads", session_.encoder_heads());
       result.set("encoderOnly", info.encoder_only);
       result.set("head", std::string(head_name(info.head)));
       result.set("labels", info.labels);

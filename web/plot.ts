@@ -59,7 +59,8 @@ function widthOf(text: string): number {
 /** The beginning of what is too long for a label; it is not cut within a character, unless that is a heap of marks. */
 function shortened(text: string): string {
   const head = text.slice(0, 600).replace(/[\ud800-\udbff]$/, '');
-  const characters = Array.from(new Intl.Segmenter().segment(head), ({ segment }) => segment);
+  // Engines that lack it may cut between a letter and its mark.
+  const characters = Intl.Segmenter ? Array.from(new Intl.Segmenter().segment(head), ({ segment }) => segment) : Array.from(head);
   return characters.length > 24 || head !== text ? `${characters.slice(0, 23).join('')}\u2026` : text;
 }
 

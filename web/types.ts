@@ -442,7 +442,11 @@ export interface ModelInfo {
   positions: string;
   /** Whether `contextLength` is a wall (a learned table) or generation may go on past it. */
   contextIsWall: boolean;
+  /** Then `layers`, `heads` and `vocabSize` are the decoder's, and the next three the encoder's. */
   encoderDecoder: boolean;
+  encoderLayers?: number;
+  encoderHeads?: number;
+  sourceVocabSize?: number;
   /** Every token sees the whole text: nothing is generated. */
   encoderOnly: boolean;
   head: HeadKind;

@@ -1,5 +1,11 @@
 // The configuration of the original Transformer (Vaswani et al. 2017), with what one may want to try otherwise.
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 #include "models/fields.hpp"
@@ -7,7 +13,44 @@
 
 namespace wf {
 
+namespace {
+
+constexpr std::array<std::string_view, 23> kKeys{
+    "model_type", "vocab_size", "encoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "heads", "encoder_attention_heads",
+    "decoder_attention_heads", "head_dim", "value_head_dim", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function",
+    "position_embedding_type", "max_position_embeddings", "normalize_before", "scale_embedding", "tie_word_embeddings",
+    "share_encoder_decoder_embeddings", "scale", "residual", "layer_norm_eps"};
+
+// The number of single-letter changes that turn one word into the other (Levenshtein 1966).
+size_t changes(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t other = std::min(row[j], row[j + 1]) + 1;
+      diagonal = std::exchange(row[j + 1], std::min(other, diagonal + (a[i] == b[j] ? 0 : 1)));
+    }
+  }
+  return row.back();
+}
+
+// A configuration may say more than this file reads, but what is nearly one of its keys was meant to be it.
+void expect_no_slips(const Config& config) {
+  for (const auto& [key, value] : config.values()) {
+    if (std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end()) continue;
+    for (const std::string_view known : kKeys) {
+      if (changes(key, known) <= 2) {
+        fail(Code::kInvalidArgument, config.where(), key, ": unknown key: expected ", known, ", or a name less like it");
+      }
+    }
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<Model> make_transformer(const Config& config) {
+  expect_no_slips(config);
   TransformerConfig c;
   c.architecture = "transformer";
   c.D = dimension(config, "d_model", 512);
@@ -40,6 +83,8 @@ std::unique_ptr<Model> make_transformer(const Config& config) {
   if (!config.boolean("share_encoder_decoder_embeddings", true)) {
     c.source_vocab_size = dimension(config, "encoder_vocab_size", c.vocab_size);
     if (c.encoder_layers * c.decoder_layers == 0) config.reject("share_encoder_decoder_embeddings", "true, where there is only one side");
+  } else if (config.size("encoder_vocab_size", c.vocab_size) != c.vocab_size) {
+    config.reject("encoder_vocab_size", join(c.vocab_size, ", as vocab_size, or share_encoder_decoder_embeddings: false"));
   }
   const std::string positions = config.string("position_embedding_type", "sinusoidal");
   c.context = config.size("max_position_embeddings", 0);

@@ -359,6 +359,16 @@ void Forward::write_outputs(Context& ctx, const Tensor& states, size_t begin) {
   }
 }
 
+// A stack may have fewer layers and heads than another: its list holds those asked for that it has.
+void Forward::settle_attentions(ForwardResult& result) const {
+  if (!request_.attentions.wanted) return;
+  const bool two_stacks = runtime_->model->encoder_decoder() != nullptr;
+  for (const Site site : {Site::kAttention, Site::kEncoderAttention, Site::kDecoderAttention, Site::kCrossAttention}) {
+    if ((site == Site::kAttention) == two_stacks) continue;
+    std::erase_if(result.attentions[site], [](const Array& array) { return array.shape.empty(); });
+  }
+}
+
 bool Forward::advance() {
   if (sequence_ == input_.ids.size()) return true;
   if (!started_) begin();
@@ -367,6 +377,7 @@ bool Forward::advance() {
   } else if (!decode_chunk()) {
     return false;
   }
+  settle_attentions(results_[sequence_]);
   cache_.reset();
   source_cache_.reset();
   started_ = false;

@@ -34,6 +34,7 @@ class Forward {
   void begin();
   void read_source();
   bool decode_chunk();
+  void settle_attentions(ForwardResult& result) const;
   void encode_whole();
   void write_outputs(Context& ctx, const Tensor& states, size_t begin);
 

@@ -66,6 +66,9 @@ class Session {
   const std::string& prefix() const { return runtime_->model->parameters().prefix(); }
   double parameter_count() const;  // of models that cannot be loaded here too, so perhaps beyond 32 bits
   bool has_encoder() const { return runtime_->model->encoder_decoder() != nullptr; }
+  // Of a model with an encoder and a decoder; otherwise 0.
+  size_t encoder_layers() const { return has_encoder() ? runtime_->model->encoder_decoder()->encoder_layers() : 0; }
+  size_t encoder_heads() const { return has_encoder() ? runtime_->model->encoder_decoder()->encoder_heads() : 0; }
   Memory memory() const { return {runtime_->weight_bytes, runtime_->arena.bytes(), runtime_->pool.bytes()}; }
 
   // Loading, in this order (session/loader.hpp).

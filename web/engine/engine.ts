@@ -747,6 +747,11 @@ function describeModel(
     positions: info.positions,
     contextIsWall: info.maxPositions > 0,
     encoderDecoder: info.encoderDecoder,
+    ...(info.encoderDecoder && {
+      encoderLayers: info.encoderLayers,
+      encoderHeads: info.encoderHeads,
+      sourceVocabSize: info.sourceVocabSize,
+    }),
     encoderOnly: info.encoderOnly,
     head: info.head,
     memory: { ...plan },

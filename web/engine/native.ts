@@ -41,6 +41,9 @@ export interface NativeInfo {
   maxPositions: number;
   positions: string;
   encoderDecoder: boolean;
+  /** 0 where there are not two stacks. */
+  encoderLayers: number;
+  encoderHeads: number;
   encoderOnly: boolean;
   head: HeadKind;
   /** Classes of a head that labels; 0 for others. */
