@@ -18,8 +18,8 @@ struct AttentionMask {
   size_t window = 0;                // keys j with i - j >= window are hidden; 0: no window
   const float* slopes = nullptr;    // (H), ALiBi (Press et al. 2022): slope * j is added; or null
   const float* bias = nullptr;      // (H, T, S), added; or null. T and S count from the first query and from position 0
-  ptrdiff_t bias_head_stride = 0;  // floats between heads of bias; 0: all heads share
-  ptrdiff_t bias_row_stride = 0;   // floats between queries of bias; 0: all queries share; -1: it depends on j - i alone
+  ptrdiff_t bias_head_stride = 0;   // floats between heads of bias; 0: all heads share
+  ptrdiff_t bias_row_stride = 0;    // floats between queries of bias; 0: all queries share; -1: it depends on j - i alone
   const float* key_bias = nullptr;  // (S), added for all heads and queries; or null
   float scale = 1.0f;               // of q k, before anything is added
 };

@@ -4,7 +4,9 @@
 
 namespace wf {
 
-Tensor Model::head(Context&, const Tensor&) const { fail(Code::kUnsupported, info_.architecture, "logits: expected a model with a head over its tokens"); }
+Tensor Model::head(Context&, const Tensor&) const {
+  fail(Code::kUnsupported, info_.architecture, "logits: expected a model with a head over its tokens");
+}
 
 Tensor Model::classify(Context&, const Tensor&, std::span<const size_t>) const {
   fail(Code::kUnsupported, info_.architecture, "a label of the whole text: expected a model with a head for sequence classification");

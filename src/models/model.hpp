@@ -41,14 +41,14 @@ struct ModelInfo {
   size_t context = 0;                 // positions the configuration names; 0: none named
   bool positions_are_a_wall = false;  // a learned table: nothing exists beyond `context`
   PositionRule position_rule = PositionRule::kIndex;
-  int32_t padding = -1;              // the padding token, of kNotPad
-  bool relative_positions = false;   // scores depend on the distance of two tokens, padding between them counted (T5)
+  int32_t padding = -1;             // the padding token, of kNotPad
+  bool relative_positions = false;  // scores depend on the distance of two tokens, padding between them counted (T5)
   HeadKind head = HeadKind::kLanguage;
-  size_t labels = 0;                 // of kSequence and kToken
-  bool encoder_only = false;         // every token sees the whole sequence: no cache, whole sequences in a pass
+  size_t labels = 0;          // of kSequence and kToken
+  bool encoder_only = false;  // every token sees the whole sequence: no cache, whole sequences in a pass
   bool has_pooler = false;
-  size_t token_types = 0;            // segments that can be told apart; 0: none
-  size_t source_vocab_size = 0;      // of an encoder-decoder's encoder, where it has a vocabulary of its own; 0: the same
+  size_t token_types = 0;        // segments that can be told apart; 0: none
+  size_t source_vocab_size = 0;  // of an encoder-decoder's encoder, where it has a vocabulary of its own; 0: the same
 };
 
 class EncoderDecoder;

@@ -42,9 +42,7 @@ class Opt final : public Model {
     return x;
   }
 
-  Tensor final_norm(Context& ctx, const Tensor& states) const override {
-    return has_final_norm_ ? final_norm_(ctx, states) : states;
-  }
+  Tensor final_norm(Context& ctx, const Tensor& states) const override { return has_final_norm_ ? final_norm_(ctx, states) : states; }
 
   Tensor head(Context& ctx, const Tensor& states) const override { return linear(ctx, states, tied_ ? token_embedding_ : head_, Weight()); }
 

@@ -15,11 +15,29 @@ namespace wf {
 
 namespace {
 
-constexpr std::array<std::string_view, 23> kKeys{
-    "model_type", "vocab_size", "encoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "heads", "encoder_attention_heads",
-    "decoder_attention_heads", "head_dim", "value_head_dim", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function",
-    "position_embedding_type", "max_position_embeddings", "normalize_before", "scale_embedding", "tie_word_embeddings",
-    "share_encoder_decoder_embeddings", "scale", "residual", "layer_norm_eps"};
+constexpr std::array<std::string_view, 23> kKeys{"model_type",
+                                                 "vocab_size",
+                                                 "encoder_vocab_size",
+                                                 "d_model",
+                                                 "encoder_layers",
+                                                 "decoder_layers",
+                                                 "heads",
+                                                 "encoder_attention_heads",
+                                                 "decoder_attention_heads",
+                                                 "head_dim",
+                                                 "value_head_dim",
+                                                 "encoder_ffn_dim",
+                                                 "decoder_ffn_dim",
+                                                 "activation_function",
+                                                 "position_embedding_type",
+                                                 "max_position_embeddings",
+                                                 "normalize_before",
+                                                 "scale_embedding",
+                                                 "tie_word_embeddings",
+                                                 "share_encoder_decoder_embeddings",
+                                                 "scale",
+                                                 "residual",
+                                                 "layer_norm_eps"};
 
 // The number of single-letter changes that turn one word into the other (Levenshtein 1966).
 size_t changes(std::string_view a, std::string_view b) {

@@ -50,9 +50,8 @@ class T5 final : public EncoderDecoder {
   }
 
   Tensor decode(Context& ctx, const Batch& target, const Tensor& memory, std::span<const size_t> memory_offsets) const override {
-    return run(ctx, decoder_, target, {}, Site::kDecoderHidden, [&](const Layer& layer, const Tensor& h) {
-      return layer.cross_attention(ctx, h, target, memory, memory_offsets);
-    });
+    return run(ctx, decoder_, target, {}, Site::kDecoderHidden,
+               [&](const Layer& layer, const Tensor& h) { return layer.cross_attention(ctx, h, target, memory, memory_offsets); });
   }
 
   Tensor forward(Context& ctx, const Batch& batch, Caches caches) const override {

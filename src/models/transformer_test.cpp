@@ -19,8 +19,7 @@ std::vector<Case> cases(const Fixture& fixture) {
   for (const Json& one : fixture.answers["cases"].items) {
     const bool has_greedy = one.fields.contains("greedy");
     all.push_back({one["inputIds"].list<int32_t>(), one["decoderInputIds"].list<int32_t>(),
-                   has_greedy ? one["greedy"].list<int32_t>() : std::vector<int32_t>(),
-                   "case." + std::to_string(all.size()) + "."});
+                   has_greedy ? one["greedy"].list<int32_t>() : std::vector<int32_t>(), "case." + std::to_string(all.size()) + "."});
   }
   return all;
 }
@@ -55,10 +54,10 @@ std::vector<float> next_logits(Runner& runner, const EncoderDecoder& model, Pair
 }  // namespace
 
 TEST_CASE("logits, states and attention of encoder and decoder are those of Python", "[models][transformer]") {
-  const std::string name = GENERATE("transformer", "transformer-gelu", "transformer-learned", "transformer-no-positions",
-                                    "transformer-no-residual", "transformer-no-residual-pre-norm", "transformer-one-head",
-                                    "transformer-pre-norm", "transformer-scale", "transformer-separate", "transformer-untied",
-                                    "transformer-value-size", "bart", "t5", "flan-t5");
+  const std::string name =
+      GENERATE("transformer", "transformer-gelu", "transformer-learned", "transformer-no-positions", "transformer-no-residual",
+               "transformer-no-residual-pre-norm", "transformer-one-head", "transformer-pre-norm", "transformer-scale",
+               "transformer-separate", "transformer-untied", "transformer-value-size", "bart", "t5", "flan-t5");
   CAPTURE(name);
   const Fixture fixture = read_fixture(name);
   const bool trainable = GENERATE(false, true);
