@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { load, ops, plotAttention } from '../dist/node.js';
+import { create, load, ops, plotAttention } from '../dist/node.js';
 import { folderOf } from './support/fixtures.mjs';
 
 const code =
@@ -242,6 +242,28 @@ describe('tasks', () => {
       assert.equal(typeof (await mt.translate(odd, { maxNewTokens: 3, alignment: true })).text, 'string');
   });
 
+  test('maxTime is of the whole task', async () => {
+    const began = performance.now();
+    const { segments } = await mt.translate('A whale swam. '.repeat(300), {
+      maxTime: 0.2,
+      maxNewTokens: 5000,
+      eosTokenId: null,
+      noRepeatNgramSize: 0,
+    });
+    assert.equal(segments.length, 300);
+    assert.ok(performance.now() - began < 3000);
+    for (const { finishReason } of segments.slice(-100)) assert.equal(finishReason, 'time');
+  });
+
+  test('sentences that never end, in linear time', async () => {
+    const began = performance.now();
+    for (const run of ['A b. ', 'A. ', 'Mr. ']) {
+      const { segments } = await mt.translate(run.repeat(16000), { maxNewTokens: 1, truncation: true });
+      assert.equal(segments.length, 1);
+    }
+    assert.ok(performance.now() - began < 10000);
+  });
+
   // Each took half a minute when every window looked at all tokens.
   test('long texts in windows take as long as they are', async () => {
     const long = 'the white whale swam '.repeat(4000);
@@ -347,6 +369,18 @@ describe('files', () => {
         /extra_ids: expected an integer from 0 to 65535/,
       );
   });
+});
+
+test('create: numbers that JSON cannot say; caches of models that have none', async () => {
+  const config = { model_type: 'transformer', vocab_size: 20, d_model: 8, heads: 2, encoder_layers: 1, decoder_layers: 1 };
+  for (const [key, value] of Object.entries({ vocab_size: NaN, scale: Infinity, layer_norm_eps: -Infinity }))
+    await assert.rejects(
+      create({ ...config, [key]: value }, { worker: false }),
+      code('invalid-argument', new RegExp(`${key}: expected a finite number`)),
+    );
+  await assert.rejects(create({ ...config, encoder_layers: 0, decoder_layers: 0 }, { worker: false }), code('invalid-argument', /layers/));
+  await assert.rejects(mt.createCache(), code('unsupported', /expected a decoder alone, got marian/));
+  await withModel(tasks('bert', 'wordpiece'), (lm) => assert.rejects(lm.createCache(), code('unsupported', /got bert/)));
 });
 
 test('bare operations: shapes that a 32-bit size cannot hold, and what is no shape', async () => {

@@ -628,6 +628,9 @@ export class Engine {
   createCache({ signal }: Call): Promise<number> {
     return this.#queue.run(async () => {
       const { native, model } = this.#loaded();
+      const { architecture, encoderOnly, encoderDecoder } = model.loaded.info;
+      if (encoderOnly || encoderDecoder)
+        throw new WasmformerError('unsupported', `[cache] model: expected a decoder alone, got ${architecture}, which has an encoder`);
       const id = native.call(() => model.session.createCache());
       this.#caches.add(id);
       return id;

@@ -582,11 +582,14 @@ async function rewrite(host: TaskHost, texts: string[], request: RewriteRequest,
     segments: [],
   }));
   const width = Math.max(1, Math.floor(widest / Number(generation.native.numBeams ?? 1)));
+  const { maxTime } = generation;
+  const began = performance.now();
   for (let begin = 0; begin < jobs.length; begin += width) {
     const some = jobs.slice(begin, begin + width);
+    const left = maxTime === undefined ? {} : { maxTime: Math.max(0, maxTime - (performance.now() - began) / 1000) };
     const written = await host.generate(
       some.map(({ part }) => Int32Array.from(part.ids)),
-      generation,
+      { ...generation, ...left },
     );
     for (const [n, one] of written.entries()) {
       const { text: raw, tokenIds, score, finishReason, promptTokens: _, seed: __, notes: more = [], ...looks } = one;
