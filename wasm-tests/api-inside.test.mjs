@@ -265,6 +265,16 @@ test('families are made from their own configurations', async () => {
     assert.equal(logits.shape[1], 90, config.model_type);
     assert.ok(logits.data.every(Number.isFinite));
     assert.equal(model.info().architecture, config.model_type);
+    // What works on text is not there without a tokenizer, and says what is missing.
+    assert.deepEqual(model.info().tasks, model.info().encoderOnly ? [] : ['generate']);
+    for (const task of ['translate', 'summarize', 'embed', 'fillMask']) {
+      await assert.rejects(model[task]('a'), (error) => {
+        assert.equal(error.code, 'unsupported');
+        assert.match(error.message, /tokenizer/);
+        assert.doesNotMatch(error.message, /inputIds/);
+        return true;
+      });
+    }
     await model.dispose();
   }
 });

@@ -648,7 +648,15 @@ test('NaN in a model is NaN in scores, and nothing hangs', () => {
 });
 
 describe('sentences', async () => {
-  const { sentencesOf, splitNear, wordsOf, isInWord } = await bundle(`export * from './web/engine/words.ts';`);
+  const { sentencesOf, splitNear, wordsOf, isInWord, isSpaced } = await bundle(`export * from './web/engine/words.ts';`);
+
+  test('scripts that put spaces between sentences, by most of a text', () => {
+    for (const text of ['nǐ hǎo 。', 'Er ist hier.', '7', 'Он здесь.', 'He lives in 北京.', 'สวัสดี'])
+      assert.equal(isSpaced(text), true, text);
+    for (const text of ['你好。', '我爱学习 Python。', 'これはペンです。', 'カレーとNHK', '！', ''])
+      assert.equal(isSpaced(text), false, text);
+  });
+
   const split = (text, language, how = true) => Array.from(sentencesOf(text, 0, how, language), ([begin, end]) => text.slice(begin, end));
 
   for (const [name, text, wanted, language] of [

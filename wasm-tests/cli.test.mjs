@@ -142,6 +142,8 @@ test('info prints architecture, parameters, memory by dtype', async () => {
   const { status, stdout } = await run(['info', whole]);
   assert.equal(status, 0);
   assert.match(stdout, /architecture +llama, 1 layers, 4 heads/);
+  assert.match(stdout, /^head +language$/m);
+  assert.match(stdout, /^made for +generate$/m);
   assert.match(stdout, /parameters +[\d,]+/);
   for (const dtype of ['f32', 'f16', 'bf16']) assert.match(stdout, new RegExp(`memory ${dtype} +weights [\\d.]+ [kM]B`));
   const found = JSON.parse((await run(['info', whole, '--json'])).stdout);

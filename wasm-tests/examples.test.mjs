@@ -43,6 +43,17 @@ test('each has at most 39 lines, the first of which say how to start it', () => 
   }
 });
 
+test('each says how to start it', () => {
+  for (const name of readdirSync(examples)) {
+    for (const flag of ['--help', '-h']) {
+      const { lines, stderr } = run(name, flag);
+      assert.equal(lines.length, 1, name);
+      assert.ok(lines[0].startsWith(`Usage: node examples/node/${name}`), lines[0]);
+      assert.equal(stderr, '');
+    }
+  }
+});
+
 test('generate', () => {
   const { lines, stderr } = run('generate.mjs', 'Call me');
   assert.match(lines[0], /^Call me/);

@@ -66,6 +66,15 @@ test('unseen phrases: the polyphones', async () => {
   assert.ok(found.aligned >= 0.95 * found.syllables, report(found));
 });
 
+test('sentences are separated by a space, as pinyin does, whatever ends them', async () => {
+  const { text, segments } = await lm.translate('你好。再见！');
+  assert.equal(text, 'nǐ hǎo 。 zài jiàn ！');
+  assert.deepEqual(
+    segments.map(({ target }) => text.slice(...target)),
+    ['nǐ hǎo 。', 'zài jiàn ！'],
+  );
+});
+
 test('what is not Chinese stands for itself, what is unknown is <unk>, white space is nothing', async () => {
   const { text } = await lm.generate('银行，A 7？\n龘好').result;
   assert.equal(text, 'yín háng ， A 7 ？ <unk> hǎo');

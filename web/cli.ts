@@ -214,6 +214,8 @@ async function info({ positionals, flags, load: loadOptions, model }: Arguments)
       'architecture',
       `${rest.architecture}, ${rest.layers} layers, ${rest.heads} heads (${rest.kvHeads} for keys and values), width ${rest.hiddenSize}`,
     ],
+    ['head', rest.head],
+    ['made for', rest.tasks.join(', ')],
     ['parameters', rest.parameters.toLocaleString('en')],
     ['vocabulary', rest.vocabSize.toLocaleString('en')],
     ['context', contextOf(rest)],

@@ -33,10 +33,13 @@ export const ops: Ops = api.ops;
 export const cache: Files = api.cache;
 
 // Put together, so that bundlers, which copy what a literal address names, do not try to copy a folder.
-const defaultModelFolder = ['..', 'examples', 'models', 'moby-dick-char', ''].join('/');
+const shipped = (name: string) => new URL(['..', 'examples', 'models', name, ''].join('/'), import.meta.url).href;
 
 /**
  * Where the model that is shipped in the package is, for `load`: a character-level language model of about a million
  * parameters. An address beside the package's own files; a bundled page serves a copy of that folder and loads it from there.
  */
-export const defaultModel: string = new URL(defaultModelFolder, import.meta.url).href;
+export const defaultModel: string = shipped('moby-dick-char');
+
+/** Where the package's encoder-decoder is, for `load` and then `translate`: it reads Chinese as pinyin. An address like `defaultModel`. */
+export const pinyinModel: string = shipped('pinyin');

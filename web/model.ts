@@ -281,7 +281,7 @@ export class Model {
 
   /**
    * The likeliest tokens in place of a mask (`tokenizer.maskToken`), as Hugging Face's pipeline: the best first, of a text with
-   * several masks a list for each. A text without one is `invalid-argument`.
+   * several masks a list for each; which of the two it is depends on the text. A text without one is `invalid-argument`.
    */
   fillMask(text: string, options?: FillMaskOptions): Promise<FilledMask[] | FilledMask[][]>;
   fillMask(texts: readonly string[], options?: FillMaskOptions): Promise<(FilledMask[] | FilledMask[][])[]>;
@@ -298,6 +298,11 @@ export class Model {
 
   /** The stretch of a context that answers a question; with `topK` > 1 the likeliest stretches. */
   answer(question: string, context: string, options?: AnswerOptions & { topK?: 1 }): Promise<Answer>;
+  answer<K extends number>(
+    question: string,
+    context: string,
+    options: AnswerOptions & { topK: K },
+  ): Promise<1 extends K ? Answer | Answer[] : Answer[]>;
   answer(question: string, context: string, options: AnswerOptions): Promise<Answer | Answer[]>;
   async answer(question: string, context: string, options?: AnswerOptions): Promise<Answer | Answer[]> {
     const found = await this.#task('answer', checkTask('answer', { question, context }, options));

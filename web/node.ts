@@ -35,3 +35,6 @@ export const cache: Files = api.cache;
 
 /** The folder of the model that is shipped in the package, for `load`: a character-level language model of about a million parameters. */
 export const defaultModel: string = fileURLToPath(new URL('../examples/models/moby-dick-char/', import.meta.url));
+
+/** The folder of the package's encoder-decoder, for `load` and then `translate`: it reads Chinese as pinyin. */
+export const pinyinModel: string = fileURLToPath(new URL('../examples/models/pinyin/', import.meta.url));

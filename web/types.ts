@@ -314,7 +314,7 @@ export interface ForwardResult extends Looks {
    * (T, V) of a model that predicts tokens, (T, labels) or (labels) of one that labels tokens or texts. Other models have none:
    * those that answer questions give `startLogits` and `endLogits`, those without a head `lastHiddenState`.
    */
-  logits: Tensor;
+  logits?: Tensor;
   /** (T): where an answer starts and ends, of a model for questions. */
   startLogits?: Tensor;
   endLogits?: Tensor;
@@ -450,7 +450,10 @@ export interface ModelInfo {
   /** Every token sees the whole text: nothing is generated. */
   encoderOnly: boolean;
   head: HeadKind;
-  /** What it is made for, by the names of methods: `generate`, `translate`, `summarize`, `embed`, `fillMask`, `classify`, `answer`. */
+  /**
+   * What it is made for, by the names of methods: `generate`, `translate`, `summarize`, `embed`, `fillMask`, `classify`, `answer`. All
+   * but `generate` need a tokenizer.
+   */
   tasks: string[];
   /** Of models that embed: how. */
   embedding?: EmbeddingInfo;

@@ -2,6 +2,11 @@
 // With dslim/bert-base-NER, for instance, it finds persons, places and organisations.
 import { load } from 'wasmformer';
 
+if (/^(-h|--help)$/.test(process.argv[2])) {
+  console.log('Usage: node examples/node/classify.mjs [text] [model]');
+  process.exit();
+}
+
 const [text = 'I love this film.', model = 'distilbert/distilbert-base-uncased-finetuned-sst-2-english'] = process.argv.slice(2);
 
 const classifier = await load(model);

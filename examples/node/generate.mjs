@@ -1,6 +1,11 @@
 // Continues a prompt, streaming: node examples/node/generate.mjs [prompt] [model]
 import { defaultModel, load } from 'wasmformer';
 
+if (/^(-h|--help)$/.test(process.argv[2])) {
+  console.log('Usage: node examples/node/generate.mjs [prompt] [model]');
+  process.exit();
+}
+
 const [prompt = 'It was a dark night, and', model = defaultModel] = process.argv.slice(2);
 
 const lm = await load(model);

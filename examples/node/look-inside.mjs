@@ -1,6 +1,11 @@
 // Draws which characters one attention head looks at, in the terminal: node examples/node/look-inside.mjs [layer] [head]
 import { defaultModel, load } from 'wasmformer';
 
+if (/^(-h|--help)$/.test(process.argv[2])) {
+  console.log('Usage: node examples/node/look-inside.mjs [layer] [head]');
+  process.exit();
+}
+
 const [layer = 0, head = 0] = process.argv.slice(2).map(Number);
 const text = 'Call me Ishmael. Some years ago';
 

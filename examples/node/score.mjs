@@ -1,5 +1,10 @@
-// How likely does the model find these texts, and which of their characters surprise it?
+// How likely does the model find these texts, and which of their characters surprise it? node examples/node/score.mjs
 import { defaultModel, load } from 'wasmformer';
+
+if (/^(-h|--help)$/.test(process.argv[2])) {
+  console.log('Usage: node examples/node/score.mjs');
+  process.exit();
+}
 
 const texts = ['The whale swam away from the ship.', 'The whale away the swam ship from.', 'Teh whlae swma awya fmor teh shpi.'];
 

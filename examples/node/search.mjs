@@ -4,6 +4,11 @@ import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { load } from 'wasmformer';
 
+if (/^(-h|--help)$/.test(process.argv[2])) {
+  console.log('Usage: node examples/node/search.mjs [folder] [question] [model]');
+  process.exit();
+}
+
 const [folder = 'docs', question = 'How are downloads kept?', model = 'sentence-transformers/all-MiniLM-L6-v2'] = process.argv.slice(2);
 
 // Passages are what blank lines divide.

@@ -1,11 +1,14 @@
 // Translates a file line by line, each line as soon as it is done: node examples/node/translate-file.mjs [file] [model]
 // The model may be any on the Hub that translates one pair of languages, Helsinki-NLP/opus-mt-en-de for instance.
 import { open } from 'node:fs/promises';
-import { fileURLToPath } from 'node:url';
-import { load } from 'wasmformer';
+import { load, pinyinModel } from 'wasmformer';
 
-const pinyin = fileURLToPath(new URL('../models/pinyin/', import.meta.url));
-const [file, model = pinyin] = process.argv.slice(2);
+if (/^(-h|--help)$/.test(process.argv[2])) {
+  console.log('Usage: node examples/node/translate-file.mjs [file] [model]');
+  process.exit();
+}
+
+const [file, model = pinyinModel] = process.argv.slice(2);
 
 const mt = await load(model);
 const lines = file ? (await open(file)).readLines() : ['银行行长说，孩子们都长大了。', '', '他还没有还我那本书。'];

@@ -139,13 +139,28 @@ test('the command-line program generates, and describes a folder', () => {
   assert.match(info, /f32/i);
 });
 
+test('the models in the package are exported, as constants and by name', () => {
+  const { stdout } = runScript(`
+    import { readFileSync } from 'node:fs';
+    import { load, pinyinModel } from 'wasmformer';
+    const config = new URL(import.meta.resolve('wasmformer/examples/models/pinyin/config.json'));
+    const { model_type: type } = JSON.parse(readFileSync(config));
+    const mt = await load(pinyinModel, { offline: true });
+    const { text, tokens, sourceTokens, crossAttentions: [{ shape }] } = await mt.translate('银行行长', { attentions: true });
+    console.log(JSON.stringify({ type, text, shape, tokens: tokens.length, sources: sourceTokens.length }));
+    await mt.dispose();
+  `);
+  // The last row has read the last token and writes none.
+  assert.deepEqual(JSON.parse(stdout), { type: 'transformer', text: 'yín háng háng zhǎng', shape: [4, 6, 5], tokens: 5, sources: 5 });
+});
+
 test('the types are complete without those of Node, in every resolution that has exports', () => {
   const app = join(installed.folder, 'types');
   mkdirSync(app, { recursive: true });
   writeFileSync(
     join(app, 'use.ts'),
     `
-    import { load, WasmformerError } from 'wasmformer';
+    import { type Answer, type AnswerOptions, load, WasmformerError } from 'wasmformer';
     export async function use(signal: AbortSignal): Promise<string> {
       const lm = await load('org/name', { onProgress: (progress) => void progress, signal });
       try {
@@ -164,6 +179,20 @@ test('the types are complete without those of Node, in every resolution that has
     }
     // @ts-expect-error: an unknown option is a mistake that the types show
     load('org/name', { noSuchOption: 1 });
+    export async function answers(n: number, options: AnswerOptions): Promise<void> {
+      const lm = await load('org/name');
+      const one: Answer = await lm.answer('q', 'c');
+      const best: Answer = await lm.answer('q', 'c', { topK: 1, impossible: true });
+      const three: Answer[] = await lm.answer('q', 'c', { topK: 3, impossible: true });
+      // @ts-expect-error: one or several
+      const many: Answer[] = await lm.answer('q', 'c', { topK: n });
+      // @ts-expect-error: one or several
+      const any: Answer = await lm.answer('q', 'c', options);
+      const [{ logits, startLogits }] = await lm.forward({ inputIds: [[1]] });
+      // @ts-expect-error: a model for questions has none
+      void logits.shape;
+      void [one, best, three, many, any, startLogits?.shape];
+    }
   `,
   );
   for (const [module, moduleResolution] of [

@@ -715,7 +715,11 @@ export class Engine {
     const { model } = this.#loaded();
     if (model.tokenizer) return model.tokenizer;
     if (model.tokenizerError) throw model.tokenizerError;
-    throw new WasmformerError('unsupported', `[${where}] the model has no tokenizer: pass { inputIds }`);
+    const instead = where === 'generate' || where === 'score' ? ', or give { inputIds } in place of text' : '';
+    throw new WasmformerError(
+      'unsupported',
+      `[${where}] the model has no tokenizer: load it from a folder with one, pass \`tokenizer\` to create${instead}`,
+    );
   }
 }
 
@@ -821,7 +825,8 @@ function describeTasks(
   tokenizer: Tokenizer | null,
   sentence: SentenceSettings | null,
 ): Pick<ModelInfo, 'tasks' | 'embedding'> {
-  const tasks = tasksOf(info, sentence !== null);
+  // What works on text needs a tokenizer.
+  const tasks = tasksOf(info, sentence !== null).filter((task) => tokenizer || task === 'generate');
   if (!tasks.includes('embed')) return { tasks };
   const { pooling, normalize, maxLength, prompts, promptName } = sentence ?? {
     pooling: ['mean'],

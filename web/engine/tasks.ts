@@ -19,7 +19,7 @@ import type {
 } from '../task-types.ts';
 import type { ForwardResult, GenerateResult, ModelInfo, Tensor } from '../types.ts';
 import type { Flat } from './flat.ts';
-import { isInWord, sentencesOf, splitNear, trimmed, wordsOf } from './words.ts';
+import { isInWord, isSpaced, sentencesOf, splitNear, trimmed, wordsOf } from './words.ts';
 
 /** The model as tasks see it. Nothing here waits in a queue: a task holds its place from beginning to end. */
 export interface TaskHost {
@@ -286,7 +286,7 @@ async function fillMask(host: TaskHost, texts: string[], options: FillMaskOption
     const places = [...ids.keys()].filter((t) => ids[t] === mask);
     const single = places.length === 1;
     const rows = places.map((place) => {
-      const scores = softmax(rowOf(logits, place));
+      const scores = softmax(rowOf(logits as Tensor, place));
       const chosen = targets ?? [...scores.keys()];
       return ranked(
         chosen.map((id) => scores[id]),
@@ -326,7 +326,7 @@ async function classify(host: TaskHost, inputs: ClassifyInput[], options: Classi
     for (const part of fit(where, tokenizer.encodeFully(text, { pair }), limitOf(host), options)) owner.push(parts.push(part) && i);
   }
   const logits: Tensor[][] = texts.map(() => []);
-  await forEachForward(host, parts, {}, (result, i) => logits[owner[i]].push(result.logits));
+  await forEachForward(host, parts, {}, (result, i) => logits[owner[i]].push(result.logits as Tensor));
 
   return texts.map(({ text }, i) => {
     if (ofTokens) {
@@ -597,14 +597,8 @@ async function rewrite(host: TaskHost, texts: string[], request: RewriteRequest,
       const whole = results[index];
       const text = raw.trim();
       // Sentences that nothing separates, as in Chinese, are separated where the translation's script does so.
-      const space =
-        isTranslation &&
-        gap === '' &&
-        whole.text !== '' &&
-        text !== '' &&
-        /[^\s\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u3000-\u303f\uff00-\uffef]$/u.test(whole.text)
-          ? ' '
-          : gap;
+      const before = whole.segments.at(-1)?.text;
+      const space = isTranslation && gap === '' && before && text !== '' && isSpaced(before + text) ? ' ' : gap;
       const target: Offsets = [whole.text.length + space.length, whole.text.length + space.length + text.length];
       whole.text += space + text;
       const segment: Segment = {

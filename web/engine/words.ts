@@ -12,6 +12,15 @@ export function isInWord(text: string, at: number): boolean {
   return at > 0 && at < text.length && ((text.charCodeAt(at) & 0xfc00) === 0xdc00 || kInWord.test(text));
 }
 
+const kUnspaced = '[\\p{sc=Han}\\p{sc=Hira}\\p{sc=Kana}]';
+const kSpacedWord = `(?:(?!${kUnspaced})[\\p{L}\\p{M}\\p{N}])+`;
+
+/** Whether a text is mostly in a script that puts spaces between sentences: more of its words than Chinese or Japanese characters. */
+export function isSpaced(text: string): boolean {
+  const [words, characters] = [kSpacedWord, kUnspaced].map((pattern) => text.match(new RegExp(pattern, 'gu'))?.length ?? 0);
+  return words > characters;
+}
+
 /** A stretch of a text without the white space around it. */
 export function trimmed(text: string, begin: number, end: number): Offsets {
   const inner = text.slice(begin, end);
