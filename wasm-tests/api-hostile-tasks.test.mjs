@@ -348,6 +348,9 @@ describe('files', () => {
       /tokenizer_config.json\] do_lower_case: expected a boolean/,
     );
 
+    for (const name of [{}, [], 5, null])
+      await withModel(changed(files, 'tokenizer_config.json', { tokenizer_class: name }), (lm) => lm.tokenize('a'));
+
     const marian = tasks('marian');
     for (const file of ['source.spm', 'target.spm', 'vocab.json']) {
       const { [file]: _, ...rest } = marian;

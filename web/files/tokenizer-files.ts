@@ -62,7 +62,7 @@ const kFamilies: Readonly<Record<string, Family>> = {
 };
 
 const key = (name: unknown): string =>
-  String(name ?? '')
+  (typeof name === 'string' ? name : '')
     .replace(/Tokenizer(Fast)?$/, '')
     .toLowerCase()
     .replace(/[^a-z0-9]/g, '');
