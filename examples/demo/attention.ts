@@ -1,7 +1,7 @@
 // A first look inside: what each token of the text attends to, in one head of one layer.
 import type { Model, Tensor } from 'wasmformer';
 import { element, input, say } from './page.ts';
-import { drawAttention, hideLater, markRow, oneHead, rowAt } from './picture.ts';
+import { drawAttention, hideLater, lastInView, markRow, oneHead, rowAt } from './picture.ts';
 import { explain, percent, plural } from './words.ts';
 
 /** Tokens shown. No token sees those after it, so a text's beginning shows the same as the whole would. */
@@ -23,7 +23,7 @@ export function attentionModel(loaded: Model): void {
     ['layer', layers],
     ['head', heads],
   ] as const) {
-    select(id).replaceChildren(...Array.from({ length: count }, (_, i) => new Option(String(i + 1), String(i))));
+    select(id).replaceChildren(...Array.from({ length: count }, (_, i) => new Option(String(i))));
   }
   attentionClear('Generate a text first.');
 }
@@ -42,7 +42,6 @@ export async function attentionText(tokenIds: number[]): Promise<void> {
   ids = tokenIds.slice(0, most);
   names = [];
   input('token').max = String(ids.length - 1);
-  input('token').value = String(ids.length - 1);
   await compute();
 }
 
@@ -58,12 +57,19 @@ async function compute(): Promise<void> {
       { inputIds: [ids] },
       { attentions: { layers: [layer], heads: [head] }, signal: own.signal },
     );
-    if (names.length === 0) names = await tokenNames(model, ids);
+    const fresh = names.length === 0;
+    const found = fresh ? await tokenNames(model, ids) : names;
     if (own.signal.aborted) return;
+    names = found;
     weights = attentions![0];
     say('inside-status', `The first ${plural(ids.length, 'token')} of the text above.`);
     element('views').hidden = false;
     draw();
+    if (fresh) {
+      // A text is looked at from its beginning, where most of the picture in view is filled.
+      element('map').scrollTo(0, 0);
+      input('token').value = String(Math.max(0, lastInView(element('map'))));
+    }
     showRow();
   } catch (error) {
     if (own.signal.aborted) return;
@@ -97,10 +103,9 @@ function glow(): string {
 /** Draws the picture of one head. */
 function draw(): void {
   if (!weights) return;
-  const [layer, head] = [Number(select('layer').value) + 1, Number(select('head').value) + 1];
   const shown = hideLater(oneHead(weights, 0));
   const labels = model?.tokenizer ? names : ids.map(String);
-  drawAttention(element('map'), shown, labels, labels, `Layer ${layer}, head ${head}`);
+  drawAttention(element('map'), shown, labels, labels, `Layer ${select('layer').value}, head ${select('head').value}`);
 }
 
 function quoted(name: string): string {

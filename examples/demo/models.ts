@@ -1,7 +1,7 @@
 // Choosing, loading and describing models: one for each tab.
 import { cache, inspect, type LoadOptions, load, type Model, type ModelInfo, type Progress } from 'wasmformer';
 import { element, input, mainField, onPress, say } from './page.ts';
-import { about, bytes, explain, whole } from './words.ts';
+import { about, bytes, explain, plural, whole } from './words.ts';
 
 type Source = Parameters<typeof load>[0];
 
@@ -219,6 +219,19 @@ function loadFiles(files: File[]): Promise<void> {
   return shown.start(files, name, {});
 }
 
+/** The layers and heads, of an encoder-decoder those of both. */
+function stacks({ encoderDecoder, encoderLayers, encoderHeads, layers, heads, kvHeads }: ModelInfo): [string, string][] {
+  if (!encoderDecoder) {
+    return [
+      ['Layers', String(layers)],
+      ['Heads', heads === kvHeads ? String(heads) : `${heads}, sharing keys and values of ${kvHeads}`],
+    ];
+  }
+  const stack = (name: string, depth = 0, width = 0): [string, string][] =>
+    depth > 0 ? [[name, `${plural(depth, 'layer')}, ${plural(width, 'head')}`]] : [];
+  return [...stack('Encoder', encoderLayers, encoderHeads), ...stack('Decoder', layers, heads)];
+}
+
 function facts(info: ModelInfo): [string, string][] {
   const positions: Record<string, string> = {
     learned: 'learnt table',
@@ -229,10 +242,14 @@ function facts(info: ModelInfo): [string, string][] {
   return [
     ['Architecture', info.architecture],
     ['Parameters', whole(info.parameters)],
-    [info.encoderDecoder ? 'Layers of the decoder' : 'Layers', String(info.layers)],
-    ['Heads', info.heads === info.kvHeads ? String(info.heads) : `${info.heads}, sharing keys and values of ${info.kvHeads}`],
+    ...stacks(info),
     ['Width', whole(info.hiddenSize)],
-    ['Vocabulary', `${whole(info.vocabSize)} tokens`],
+    [
+      'Vocabulary',
+      info.sourceVocabSize && info.sourceVocabSize !== info.vocabSize
+        ? `${whole(info.sourceVocabSize)} tokens read, ${whole(info.vocabSize)} written`
+        : `${whole(info.vocabSize)} tokens`,
+    ],
     ['Context', info.contextLength ? `${whole(info.contextLength)} tokens${info.contextIsWall ? '' : ', can be passed'}` : 'not stated'],
     ['Positions', positions[info.positions] ?? info.positions],
   ];

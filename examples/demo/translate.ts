@@ -3,7 +3,7 @@ import type { AlignmentLink, Model, Segment, Tensor, TranslateOptions, Translati
 import { type Place, showProblem } from './models.ts';
 import { element, enable, input, isEnabled, onPress, say } from './page.ts';
 import { drawAttention, hideLater, oneHead } from './picture.ts';
-import { explain, plural } from './words.ts';
+import { duration, explain, plural } from './words.ts';
 
 /** Texts up to this length (UTF-16) are looked into at once; of longer ones each sentence when it is chosen. */
 const short = 200;
@@ -67,12 +67,12 @@ async function run(typed = false): Promise<void> {
           },
         });
     if (own.signal.aborted) return;
-    const seconds = ((performance.now() - began) / 1000).toFixed(1);
+    const took = duration(performance.now() - began);
     shown = { text, result, options, summary };
     show();
     const cut = result.finishReason === 'length' ? 'It stopped at the limit of its length.' : 'Done.';
     say('translate-status', [cut, ...(result.notes ?? []).map((note) => `Note: ${note}.`)].join(' '));
-    say('translate-speed', `${plural(result.tokenIds.length, 'token')} in ${seconds} seconds`);
+    say('translate-speed', `${plural(result.tokenIds.length, 'token')} in ${took}`);
     await look(0, own.signal);
   } catch (error) {
     if (running !== own) return;
@@ -187,7 +187,7 @@ function fillLayers(): void {
     select(id).replaceChildren(...options.map(([text, value]) => new Option(text, String(value))));
     select(id).value = options.some(([, value]) => String(value) === kept) ? kept : String(first);
   };
-  const numbers = (count: number) => Array.from({ length: count }, (_, i): [string, number] => [String(i + 1), i]);
+  const numbers = (count: number) => Array.from({ length: count }, (_, i): [string, number] => [String(i), i]);
   fill('stack-layer', numbers(all.length), select('stack').value === 'cross' ? best : 0);
   fill('stack-head', [['Mean of all', -1], ...numbers(heads)], -1);
 }
@@ -225,7 +225,7 @@ function draw(): void {
   const [title, caption] = words[stack];
   const frame = element('stack-map');
   frame.setAttribute('aria-label', title);
-  drawAttention(frame, weights, columns, rows, `Layer ${layer + 1}, ${head < 0 ? 'mean of heads' : `head ${head + 1}`}`);
+  drawAttention(frame, weights, columns, rows, `Layer ${layer}, ${head < 0 ? 'mean of heads' : `head ${head}`}`);
   say('stack-caption', caption);
 }
 

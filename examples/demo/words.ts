@@ -26,6 +26,11 @@ export function plural(number: number, noun: string): string {
   return `${whole(number)} ${noun}${number === 1 ? '' : 's'}`;
 }
 
+/** Milliseconds: '34 ms', '1.2 seconds'. */
+export function duration(value: number): string {
+  return value < 999.5 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} seconds`;
+}
+
 export function percent(share: number): string {
   return share > 0 && share < 0.005 ? 'less than 1 %' : `${Math.round(100 * share)} %`;
 }

@@ -165,7 +165,7 @@ test('a running text stops by button and by Escape, and can be gone on with', as
 function readPicture(page, selector) {
   return page.$eval(selector, (frame) => {
     const [matrix, legend] = frame.querySelectorAll('g');
-    const texts = [...frame.querySelectorAll('svg > text')].map((text) => text.textContent);
+    const texts = [...frame.querySelector('svg').querySelectorAll(':scope > text')].map((text) => text.textContent);
     const max = Number(texts.at(-1));
     const rgb = (hex) => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
     const scale = [...legend.children].map((step) => rgb(step.getAttribute('fill')));
@@ -202,11 +202,12 @@ test('the look inside: the attention that the library gives, drawn, chosen by sl
       return found;
     };
     await check(0, 0);
-    await page.selectOption('#layer', { label: '2' });
-    await page.waitForFunction(() => document.querySelector('#map title').textContent === 'Layer 2, head 1');
+    // Layers and heads are counted as in the library, from 0.
+    await page.selectOption('#layer', { label: '1' });
+    await page.waitForFunction(() => document.querySelector('#map title').textContent === 'Layer 1, head 0');
     await check(1, 0);
-    await page.selectOption('#head', { label: '3' });
-    await page.waitForFunction(() => document.querySelector('#map title').textContent === 'Layer 2, head 3');
+    await page.selectOption('#head', { label: '2' });
+    await page.waitForFunction(() => document.querySelector('#map title').textContent === 'Layer 1, head 2');
     await check(1, 1);
     await page.focus('#token');
     await page.keyboard.press('Home');
@@ -223,6 +224,76 @@ test('the look inside: the attention that the library gives, drawn, chosen by sl
     assert.match(await page.textContent('#sentence'), /^Token 5, /);
   }).finally(() => lm.dispose());
 });
+
+/** Which labels of a picture are in view, by strip, and how much of the picture is not. */
+function inView(page, selector) {
+  return page.$eval(selector, (frame) => {
+    const outer = frame.getBoundingClientRect();
+    const seen = (className) =>
+      [...frame.querySelectorAll(`.pinned.${className} > text`)].filter((label) => {
+        const { left, right, top, bottom } = label.getBoundingClientRect();
+        return left >= outer.left && right <= outer.right && top >= outer.top && bottom <= outer.bottom;
+      }).length;
+    const mark = frame.querySelector('.row-mark')?.getBoundingClientRect();
+    return {
+      title: seen('title'),
+      columns: seen('top:not(.side)'),
+      rows: seen('side:not(.top)'),
+      row: mark !== undefined && mark.top >= outer.top && mark.bottom <= outer.bottom,
+      hidden: [frame.scrollWidth - frame.clientWidth, frame.scrollHeight - frame.clientHeight],
+      scrolled: [frame.scrollLeft, frame.scrollTop],
+      size: [frame.clientWidth, frame.clientHeight],
+      font: Number(frame.querySelector('svg').getAttribute('font-size')),
+    };
+  });
+}
+
+for (const width of [1280, 360]) {
+  test(`pictures of attention open where there is something to see, and keep their labels in view: ${width} pixels`, async () => {
+    await visit(
+      async (page) => {
+        await generate(page, { seed: 3, tokens: 150 });
+        await page.waitForSelector('#views:not([hidden])');
+        const first = await inView(page, '#map');
+        assert.deepEqual(first.scrolled, [0, 0]);
+        const token = Number(await page.inputValue('#token'));
+        assert.ok(token >= 8 && token < 64, `opens at token ${token}`);
+        const check = ({ title, columns, rows, row, font }) => {
+          assert.ok(title === 1 && columns >= 8 && rows >= 8 && row, JSON.stringify({ title, columns, rows, row }));
+          assert.ok(font >= 10, `labels of ${font} pixels`);
+        };
+        check(first);
+        await page.focus('#token');
+        await page.keyboard.press('End');
+        const last = await inView(page, '#map');
+        assert.ok(last.scrolled.every((by) => by > 100));
+        check(last);
+
+        await openTranslate(page);
+        for (const [text, most] of [
+          ['走了', 3],
+          ['银行行长说，孩子们都长大了。', 15],
+          ['我们都喜欢音乐，也很快乐。'.repeat(5).replaceAll('。', '，').slice(0, -7), 61],
+        ]) {
+          await translate(page, text);
+          const found = await inView(page, '#stack-map');
+          const shownRows = await page.$$eval('#stack-map .pinned.side:not(.top) > text', (all) => all.length);
+          assert.ok(shownRows <= most && shownRows >= most - 4, `${shownRows} rows`);
+          assert.equal(found.hidden[1], 0, 'the whole height is in view');
+          assert.ok(found.font >= 10);
+          const room = await page.$eval('#stack-view', (view) => view.clientWidth);
+          if (width === 1280 && most < 40) assert.equal(found.hidden[0], 0, 'and the whole width');
+          if (most === 15) assert.ok(found.size[0] > room / 2, `${found.size[0]} of ${room} pixels are used`);
+        }
+        assert.match(await page.textContent('#translate-speed'), /^\d+ tokens in (\d{1,3} ms|\d+\.\d seconds)$/);
+        await page.$eval('#stack-map', (frame) => frame.scrollTo(1e4, 0));
+        const { title, rows, scrolled } = await inView(page, '#stack-map');
+        assert.ok(scrolled[0] > 0 && title === 1 && rows > 50, 'labels of the rows stay while one scrolls sideways');
+      },
+      { viewport: { width, height: 740 } },
+    );
+  });
+}
 
 /** Opens the tab to translate in, and waits until its text has been translated and looked into. */
 async function openTranslate(page) {
@@ -253,7 +324,10 @@ test('translates with the second model that came with it, under a sub-path: piny
     assert.equal(await page.evaluate(() => crossOriginIsolated), false);
     await openTranslate(page);
     assert.equal(await page.textContent('#model-name'), 'Chinese to pinyin');
-    assert.match(await page.textContent('#translate-about'), /transformer.*Memory in all/s);
+    assert.match(
+      await page.textContent('#translate-about'),
+      /transformer.*Encoder3 layers, 4 headsDecoder1 layer, 4 heads.*8,397 tokens read, 1,569 written.*Memory in all/s,
+    );
     assert.equal(await page.textContent('#translation'), 'yín háng háng zhǎng shuō ， hái zi men dōu zhǎng dà le 。');
     assert.equal((await pairs(page)).join(' '), '银,yín 行,háng 行,háng 长,zhǎng 说,shuō 孩,hái 子,zi 们,men 都,dōu 长,zhǎng 大,dà 了,le');
     const bare = await page.$eval('#pairs', (all) => {
@@ -288,6 +362,11 @@ test('translates with the second model that came with it, under a sub-path: piny
     await page.click('#run-translate');
     assert.match(await page.textContent('#translate-status'), /Write a text first/);
     assert.equal(await page.textContent('#translation'), '');
+    const blank = await page.$eval(
+      '#translate-inside',
+      (card) => card.getBoundingClientRect().bottom - card.querySelector('#stack-status').getBoundingClientRect().bottom,
+    );
+    assert.ok(blank < 40, `${blank} pixels of the card are blank`);
 
     // Back to writing, whose model is still there.
     await page.click('#write');
@@ -320,7 +399,7 @@ test('the drawn cells follow the weights: cross-attention, encoder, decoder, eac
         for (let head = -1; head < heads; ++head) {
           await page.selectOption('#stack-head', { value: String(head) });
           const drawn = await readPicture(page, '#stack-map');
-          assert.equal(drawn.title, `Layer ${layer + 1}, ${head < 0 ? 'mean of heads' : `head ${head + 1}`}`);
+          assert.equal(drawn.title, `Layer ${layer}, ${head < 0 ? 'mean of heads' : `head ${head}`}`);
           const one = (h, row, column) => data[(h * shape[1] + row) * columns + column];
           const weightOf = (row, column) =>
             head < 0
