@@ -250,7 +250,7 @@ def write_model(spec: Spec, folder: Path, seed: int) -> None:
     taught(spec, model.eval(), seed)
     state = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     if "final_logits_bias" in dict(model.named_buffers()) and spec.name != "bart-base":
-        state["final_logits_bias"] = model.final_logits_bias
+        state["final_logits_bias"] = model.final_logits_bias.detach().as_subclass(torch.Tensor)
     tensors = {spec.rename(k): v.to(DTYPES[spec.dtype]) for k, v in spec.adjust(state).items()}
     write_checkpoint(folder, tensors | spec.extras(tensors), spec.layout)
 

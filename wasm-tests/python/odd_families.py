@@ -88,7 +88,9 @@ def originals(seed: int) -> dict[str, dict]:
         if r.random() < 0.4:
             values["scale"] = r.choice((0.2, 0.9))
         if 0 in sides:
-            values |= {"is_encoder_decoder": False, "architectures": [r.choice(("TransformerForMaskedLM", "TransformerModel"))], "tie_word_embeddings": True}
+            values |= {"is_encoder_decoder": False, "tie_word_embeddings": True}
+            if sides[1] == 0:
+                values["architectures"] = [r.choice(("TransformerForMaskedLM", "TransformerModel"))]
         elif r.random() < 0.5:
             values |= {"share_encoder_decoder_embeddings": False, "encoder_vocab_size": r.choice((41, 67))}
         out[f"original-{number}"] = values
