@@ -255,6 +255,15 @@ describe('tasks', () => {
     for (const { finishReason } of segments.slice(-100)) assert.equal(finishReason, 'time');
   });
 
+  // Intl.Segmenter takes seconds for ten thousand sentences at once, minutes for more.
+  test('many sentences in one line', async () => {
+    const began = performance.now();
+    const { segments } = await mt.translate('A whale swam. '.repeat(10000), { maxNewTokens: 1, numBeams: 1, split: true });
+    assert.equal(segments.length, 10000);
+    for (const [i, { source: at }] of segments.entries()) assert.deepEqual(at, [14 * i, 14 * i + 13]);
+    assert.ok(performance.now() - began < 15000);
+  });
+
   test('sentences that never end, in linear time', async () => {
     const began = performance.now();
     for (const run of ['A b. ', 'A. ', 'Mr. ']) {

@@ -65,7 +65,7 @@ export function* sentencesOf(text: string, at: number, split: boolean | 'lines',
       if (!Intl.Segmenter)
         throw new WasmformerError('unsupported', "[translate] split: this engine has no Intl.Segmenter: pass 'lines' or false");
       segmenter ??= new Intl.Segmenter(localeOf(language), { granularity: 'sentence' });
-      for (const { segment } of segmenter.segment(line)) {
+      for (const segment of segmentsOf(segmenter, line)) {
         end += segment.length;
         // The end of a long stretch says enough; all of it each time would take quadratic time.
         if (!kNoEnd.test(text.slice(Math.max(begin, end - 200), end))) yield* take();
@@ -73,6 +73,22 @@ export function* sentencesOf(text: string, at: number, split: boolean | 'lines',
     }
     end = at + index + line.length;
     yield* take();
+  }
+}
+
+/**
+ * The segments of a text, a stretch at a time: engines take a time that grows with the square of what they are given. The last segment of
+ * a stretch is begun again in the next.
+ */
+function* segmentsOf(segmenter: Intl.Segmenter, text: string): Generator<string> {
+  const most = 4096;
+  for (let at = 0; at < text.length; ) {
+    const found = Array.from(segmenter.segment(text.slice(at, at + most)), ({ segment }) => segment);
+    if (at + most < text.length && found.length > 1) found.pop();
+    for (const segment of found) {
+      yield segment;
+      at += segment.length;
+    }
   }
 }
 
