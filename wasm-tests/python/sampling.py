@@ -50,6 +50,8 @@ class Table:
         prompt_length = min(4, len(ids)) if prompt_length is None else prompt_length
         scores = self.scores() if scores is None else scores
         python = {snake(k): v for k, v in options.items()}
+        if "min_new_tokens" in python:  # generate() sets one by the other before it makes its processors
+            python["min_length"] = prompt_length + python["min_new_tokens"]
         if "sequence_bias" in python:
             python["sequence_bias"] = {tuple(k): v for k, v in python["sequence_bias"]}
         samplers = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")
