@@ -2,15 +2,8 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { load } from '../dist/node.js';
+import { code } from './support/errors.mjs';
 import { bos, chain, eos, llama, numbers, random, recite, special } from './support/tiny.mjs';
-
-const code =
-  (expected, message = /./) =>
-  (error) => {
-    assert.equal(error.code, expected, error.stack);
-    assert.match(error.message, message);
-    return true;
-  };
 
 async function collect(stream) {
   const pieces = [];

@@ -5,15 +5,8 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { create, load, ops, plotAttention } from '../dist/node.js';
+import { code } from './support/errors.mjs';
 import { folderOf } from './support/fixtures.mjs';
-
-const code =
-  (expected, message = /./) =>
-  (error) => {
-    assert.equal(error.code, expected, error.stack);
-    assert.match(error.message, message);
-    return true;
-  };
 
 /** The files of folders, those of the first where two have one. */
 function filesOf(...folders) {

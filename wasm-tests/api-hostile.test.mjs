@@ -8,16 +8,10 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { cache, load, ops } from '../dist/node.js';
+import { code } from './support/errors.mjs';
 import { fixtures } from './support/fixtures.mjs';
 import { random } from './support/tiny.mjs';
 
-const code =
-  (expected, message = /./) =>
-  (error) => {
-    assert.equal(error.code, expected, error.stack);
-    assert.match(error.message, message);
-    return true;
-  };
 const files = random(1);
 const prompt = { inputIds: [1, 2, 3] };
 const boom = () => {

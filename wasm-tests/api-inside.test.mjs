@@ -3,16 +3,9 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { create, load } from '../dist/node.js';
+import { code } from './support/errors.mjs';
 import { folderOf, readTensors } from './support/fixtures.mjs';
 import { byteTokenizer } from './support/tiny.mjs';
-
-const code =
-  (expected, message = /./) =>
-  (error) => {
-    assert.equal(error.code, expected, error.message);
-    assert.match(error.message, message);
-    return true;
-  };
 
 const files = (tokenizer) => ({ 'tokenizer.json': new TextEncoder().encode(JSON.stringify(tokenizer)) });
 const here = { worker: false };

@@ -8,15 +8,8 @@ import { after, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { load } from '../dist/node.js';
+import { code } from './support/errors.mjs';
 import { numbers, random } from './support/tiny.mjs';
-
-const code =
-  (expected, message = /./) =>
-  (error) => {
-    assert.equal(error.code, expected, error.stack);
-    assert.match(error.message, message);
-    return true;
-  };
 
 const files = random(1);
 const folder = mkdtempSync(join(tmpdir(), 'wasmformer-life-'));

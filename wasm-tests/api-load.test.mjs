@@ -6,18 +6,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import { defaultModel, errorCodes, inspect, load as loadModel, ops, WasmformerError } from '../dist/node.js';
+import { defaultModel, errorCodes, inspect, load as loadModel, ops } from '../dist/node.js';
+import { code } from './support/errors.mjs';
 import { startHub } from './support/hub.mjs';
 import { llama, random, safetensors } from './support/tiny.mjs';
-
-const code =
-  (expected, message = /./) =>
-  (error) => {
-    assert.equal(error.code, expected, error.stack);
-    assert.ok(error instanceof WasmformerError);
-    assert.match(error.message, message);
-    return true;
-  };
 
 const opened = [];
 /** `load`, and `dispose` when all tests are done. */

@@ -3,15 +3,8 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { load } from '../dist/node.js';
+import { code } from './support/errors.mjs';
 import { eos, random, recite } from './support/tiny.mjs';
-
-const code =
-  (expected, message = /./) =>
-  (error) => {
-    assert.equal(error.code, expected, error.stack);
-    assert.match(error.message, message);
-    return true;
-  };
 
 for (const worker of [true, false]) {
   describe(worker ? 'in a worker' : 'in process', () => {

@@ -3,26 +3,14 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { bundle, files } from './support/bundle.mjs';
+import { files, sentencePiece } from './support/bundle.mjs';
 import { fixtures } from './support/fixtures.mjs';
 
 const root = join(fixtures, 'sentencepiece');
 const bytesOf = (file) => new Uint8Array(readFileSync(join(root, file)));
 const read = (file) => JSON.parse(readFileSync(join(root, file), 'utf8'));
 const api = await files();
-const { readSentencePiece, segmenter } = await bundle(`
-  import { Pipeline } from './web/files/pipeline.ts';
-  import { sentencePieceNormalizer, sentencePieceSubwords } from './web/files/sentencepiece.ts';
-  export { readSentencePiece } from './web/files/sentencepiece.ts';
-  export const segmenter = (model) => new Pipeline({
-    added: [],
-    normalize: sentencePieceNormalizer(model),
-    preTokenize: (piece) => [piece],
-    subwords: sentencePieceSubwords(model),
-    tokenOf: () => '',
-    postProcess: (parts) => parts,
-  });
-`);
+const { readSentencePiece, segmenter } = await sentencePiece();
 const seconds = (work) => {
   const before = process.cpuUsage();
   work();

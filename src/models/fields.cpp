@@ -66,6 +66,13 @@ kernels::Activation activation(const Config& config, std::string_view key, std::
       name, "'");
 }
 
+void expect_language_model(std::string_view name) {
+  const bool is_bare = name.ends_with("Model") && !name.ends_with("HeadModel");
+  if (is_bare || name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel") || name.ends_with("ForConditionalGeneration")) return;
+  fail(Code::kUnsupported, "config.json",
+       "architectures: expected a language model (...ForCausalLM, ...LMHeadModel, ...ForConditionalGeneration), got '", name, "'");
+}
+
 void expect_flag(const Config& config, std::string_view key, bool value) {
   if (config.boolean(key, value) != value) {
     fail(Code::kUnsupported, "config.json", key, ": expected ", value, ", got ", !value);

@@ -24,6 +24,8 @@ float epsilon(const Config& config, std::string_view key, double fallback);
 std::string_view first_present(const Config& config, std::initializer_list<std::string_view> keys);
 // An activation under Hugging Face's name; another name is kUnsupported.
 kernels::Activation activation(const Config& config, std::string_view key, std::string_view fallback);
+// kUnsupported unless this entry of `architectures` names a bare model or one that predicts the next token.
+void expect_language_model(std::string_view name);
 // kUnsupported unless the field is absent or has the value.
 void expect_flag(const Config& config, std::string_view key, bool value);
 // `whole` / `parts`, an error naming both fields when it does not divide.

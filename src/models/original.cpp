@@ -118,7 +118,10 @@ std::unique_ptr<Model> make_transformer(const Config& config) {
   }
   c.head = HeadKind::kNone;
   for (const std::string& name : config.strings("architectures")) {
-    if (!name.ends_with("ForMaskedLM")) continue;
+    if (!name.ends_with("ForMaskedLM")) {
+      expect_language_model(name);
+      continue;
+    }
     if (c.decoder_layers != 0) config.reject("architectures", "no ...ForMaskedLM, where there is a decoder");
     c.head = HeadKind::kMaskedLanguage;
   }

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "core/error.hpp"
+#include "models/fields.hpp"
 #include "models/model.hpp"
 
 namespace wf {
@@ -25,7 +26,7 @@ constexpr std::array kArchitectures{
     Entry{"gpt_neox", make_gpt_neox},
     Entry{"opt", make_opt},
     Entry{"bloom", make_bloom},
-    Entry{"transformer", make_transformer},
+    Entry{"transformer", make_transformer, true},
     Entry{"bart", make_bart},
     Entry{"mbart", make_mbart},
     Entry{"marian", make_marian},
@@ -41,16 +42,6 @@ constexpr std::array kArchitectures{
     Entry{"albert", make_bert, true},
 };
 
-void expect_language_model(const Config& config) {
-  for (const std::string& name : config.strings("architectures")) {
-    const bool is_bare = name.ends_with("Model") && !name.ends_with("HeadModel");
-    if (name.ends_with("ForMaskedLM") && config.string("model_type") == "transformer") continue;  // of an encoder alone
-    if (is_bare || name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel") || name.ends_with("ForConditionalGeneration")) continue;
-    fail(Code::kUnsupported, "config.json",
-         "architectures: expected a language model (...ForCausalLM, ...LMHeadModel, ...ForConditionalGeneration), got '", name, "'");
-  }
-}
-
 }  // namespace
 
 std::unique_ptr<Model> make_model(const Config& config) {
@@ -59,7 +50,9 @@ std::unique_ptr<Model> make_model(const Config& config) {
   for (const Entry& entry : kArchitectures) {
     known += (known.empty() ? "" : ", ") + std::string(entry.model_type);
     if (entry.model_type != type) continue;
-    if (!entry.knows_heads) expect_language_model(config);
+    if (!entry.knows_heads) {
+      for (const std::string& name : config.strings("architectures")) expect_language_model(name);
+    }
     return entry.make(config);
   }
   fail(Code::kUnsupported, "config.json", "model_type: expected one of ", known, ", got '", type, "'");

@@ -60,9 +60,7 @@ class T5 final : public EncoderDecoder {
 
   Tensor head(Context& ctx, const Tensor& states) const override {
     if (info_.head == HeadKind::kNone) return Model::head(ctx, states);
-    if (!scales_output_) return linear(ctx, states, tied_ ? embedding_ : head_, Weight());
-    const Tensor scaled = ctx.tensor(states.rows, states.cols);
-    return linear(ctx, scale_into(ctx, states, scaled), tied_ ? embedding_ : head_, Weight());
+    return linear(ctx, scales_output_ ? scaled(ctx, states) : states, tied_ ? embedding_ : head_, Weight());
   }
 
   Tensor final_norm(Context& ctx, const Tensor& states) const override {
@@ -71,11 +69,12 @@ class T5 final : public EncoderDecoder {
 
  private:
   // states / sqrt(D), the states themselves left as they are.
-  Tensor scale_into(Context& ctx, const Tensor& states, const Tensor& scaled) const {
+  Tensor scaled(Context& ctx, const Tensor& states) const {
     const float factor = 1 / std::sqrt(static_cast<float>(info_.hidden_size));
     if (ctx.tape != nullptr) return scale(ctx, states, factor);
-    for (size_t r = 0; r < states.rows; ++r) std::copy_n(states.row(r), states.cols, scaled.row(r));
-    return scale(ctx, scaled, factor);
+    const Tensor copy = ctx.tensor(states.rows, states.cols);
+    for (size_t r = 0; r < states.rows; ++r) std::copy_n(states.row(r), states.cols, copy.row(r));
+    return scale(ctx, copy, factor);
   }
 
   template <class LookAtSource>

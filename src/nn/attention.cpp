@@ -31,7 +31,9 @@ void AttentionCore::streamed(Context& ctx, size_t sequence, const Tensor& q, siz
   const size_t shown = layer + ctx.layer_shift;
   if (ctx.observer == nullptr || !ctx.observer->wants(site, shown)) return;
   const size_t one_head = checked_product(q.rows, keys.count, "attention weights");
-  const Scratch weights(ctx, one_head), scores(ctx, one_head);
+  const bool with_scores = ctx.observer->wants_scores(site, shown);
+  const Scratch weights(ctx, one_head), room(ctx, with_scores ? one_head : 0);
+  float* scores = with_scores ? static_cast<float*>(room) : nullptr;
   for (size_t h = 0; h < shape.H; ++h) {
     if (!ctx.observer->wants_head(site, shown, h)) continue;
     kernels::attention_weights(shape, masked, q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, h, h + 1,

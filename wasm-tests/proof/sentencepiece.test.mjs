@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { bundle } from '../support/bundle.mjs';
+import { sentencePiece } from '../support/bundle.mjs';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
 const folder = join(root, 'build/proof/sentencepiece');
@@ -16,19 +16,7 @@ execFileSync(
   [join(root, 'wasm-tests/python/tokenizer_fixtures.py'), '--only-library', folder, '--seed', seed, '--texts', '500'],
   { stdio: 'inherit' },
 );
-const { readSentencePiece, segmenter } = await bundle(`
-  import { Pipeline } from './web/files/pipeline.ts';
-  import { sentencePieceNormalizer, sentencePieceSubwords } from './web/files/sentencepiece.ts';
-  export { readSentencePiece } from './web/files/sentencepiece.ts';
-  export const segmenter = (model) => new Pipeline({
-    added: [],
-    normalize: sentencePieceNormalizer(model),
-    preTokenize: (piece) => [piece],
-    subwords: sentencePieceSubwords(model),
-    tokenOf: () => '',
-    postProcess: (parts) => parts,
-  });
-`);
+const { readSentencePiece, segmenter } = await sentencePiece();
 
 const { texts, models } = JSON.parse(readFileSync(join(folder, 'expected.json'), 'utf8'));
 for (const [name, expected] of Object.entries(models)) {

@@ -45,3 +45,19 @@ export const files = () =>
     export { cleanUp, compileDecoder, TokenStream } from './web/files/decoder.ts';
     export { strftime } from './web/files/chat.ts';
   `);
+
+/** SentencePiece files read as they stand, and what cuts texts by one, without any model's class around it. */
+export const sentencePiece = () =>
+  bundle(`
+    import { Pipeline } from './web/files/pipeline.ts';
+    import { sentencePieceNormalizer, sentencePieceSubwords } from './web/files/sentencepiece.ts';
+    export { readSentencePiece } from './web/files/sentencepiece.ts';
+    export const segmenter = (model) => new Pipeline({
+      added: [],
+      normalize: sentencePieceNormalizer(model),
+      preTokenize: (piece) => [piece],
+      subwords: sentencePieceSubwords(model),
+      tokenOf: () => '',
+      postProcess: (parts) => parts,
+    });
+  `);
