@@ -78,6 +78,7 @@ class Word {
   };
 };
 
+// What `join` and `fail` below do once their parts are words.
 std::string join_words(const Word* words, size_t count);
 [[noreturn]] void fail_with(Code code, std::string_view where, const Word* words, size_t count);
 
