@@ -1,5 +1,6 @@
 option(WASMFORMER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 option(WASMFORMER_WERROR "Warnings are errors" OFF)
+option(WASMFORMER_RELAXED "Relaxed SIMD: fused multiply-add and 8-bit dot products, whose last bits are the processor's" OFF)
 
 # How C++ exceptions are compiled; every object must agree.
 add_library(wasmformer_exceptions INTERFACE)
@@ -25,7 +26,7 @@ if(EMSCRIPTEN)
   # Wasm's own exceptions: no JavaScript on the way of a throw, and smaller than the emulated ones.
   target_compile_options(wasmformer_exceptions INTERFACE -fwasm-exceptions)
   target_link_options(wasmformer_exceptions INTERFACE -fwasm-exceptions)
-  target_compile_options(wasmformer_flags INTERFACE -msimd128)
+  target_compile_options(wasmformer_flags INTERFACE -msimd128 $<$<BOOL:${WASMFORMER_RELAXED}>:-mrelaxed-simd>)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # 128-bit vectors of four floats, as in wasm, so that native tests see the same loops and tails.
   target_compile_options(wasmformer_flags INTERFACE -msse4.2)

@@ -51,8 +51,12 @@ inline I32 constant_bits() {
   return I32(stored_bits<kValue>);
 }
 
-// a * b + c, rounded twice.
+// a * b + c: rounded twice, or where SIMD is relaxed once, if that is what the processor does.
+#if __wasm_relaxed_simd__
+inline F32 mul_add(F32 a, F32 b, F32 c) { return F32(wasm_f32x4_relaxed_madd(a, b, c)); }
+#else
 inline F32 mul_add(F32 a, F32 b, F32 c) { return a * b + c; }
+#endif
 
 // b < a ? b : a and a < b ? b : a: where `a` is NaN the result is NaN, where `b` is, it is unspecified.
 #if XSIMD_WITH_WASM
