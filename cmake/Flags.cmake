@@ -27,9 +27,13 @@ if(EMSCRIPTEN)
   target_compile_options(wasmformer_exceptions INTERFACE -fwasm-exceptions)
   target_link_options(wasmformer_exceptions INTERFACE -fwasm-exceptions)
   target_compile_options(wasmformer_flags INTERFACE -msimd128 $<$<BOOL:${WASMFORMER_RELAXED}>:-mrelaxed-simd>)
-elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  # 128-bit vectors of four floats, as in wasm, so that native tests see the same loops and tails.
-  target_compile_options(wasmformer_flags INTERFACE -msse4.2)
+else()
+  find_package(Threads REQUIRED)
+  target_link_libraries(wasmformer_flags INTERFACE Threads::Threads)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    # 128-bit vectors of four floats, as in wasm, so that native tests see the same loops and tails.
+    target_compile_options(wasmformer_flags INTERFACE -msse4.2)
+  endif()
 endif()
 
 # The engines that have what is used here: SIMD and wasm exceptions everywhere, and module workers.

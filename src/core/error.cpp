@@ -18,6 +18,8 @@ const char* name_of(Code code) {
       return "shape-mismatch";
     case Code::kOutOfMemory:
       return "out-of-memory";
+    case Code::kDead:
+      return "dead";
     case Code::kInternal:
       return "internal";
   }

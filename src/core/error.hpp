@@ -19,6 +19,7 @@ enum class Code : uint8_t {
   kMissingTensor,
   kShapeMismatch,
   kOutOfMemory,
+  kDead,
   kInternal,
 };
 

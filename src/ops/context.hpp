@@ -6,6 +6,7 @@
 
 #include "core/arena.hpp"
 #include "core/shape.hpp"
+#include "core/thread_pool.hpp"
 #include "ops/observer.hpp"
 #include "ops/tape.hpp"
 #include "ops/tensor.hpp"
@@ -17,6 +18,16 @@ struct Context {
   Tape* tape = nullptr;          // present: operations record their backward, and nothing of the arena is released
   Observer* observer = nullptr;  // present: sees hidden states and attention
   size_t layer_shift = 0;        // added to the number under which a block announces itself: of one that several layers share (ALBERT)
+  ThreadPool* pool = nullptr;    // present: operations share their work among its threads
+
+  size_t threads() const { return pool == nullptr ? 1 : pool->threads(); }
+
+  // work(part, thread) for every part in [0, parts), as ThreadPool::run has it.
+  template <class Work>
+  void run(size_t parts, const Work& work) const {
+    if (pool != nullptr) return pool->run(parts, work);
+    for (size_t part = 0; part < parts; ++part) work(part, size_t{0});
+  }
 
   // A (rows, cols) tensor of the arena, contents undefined; tracked when there is a tape.
   Tensor tensor(size_t rows, size_t cols) {
