@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
         const size_t used = M == 1 ? copies : std::max<size_t>(1, std::min(copies, 256 / M / (d * f / 1000000 + 1)));
         const std::string shape = std::to_string(M) + " x " + std::to_string(d) + " x " + std::to_string(f) + " " + name_of(store);
         const auto run = [=] {
-          for (size_t i = 0; i < used; ++i) matmul(x, d, store, panels + i * bytes, nullptr, y, f, M, d, f, scratch);
+          for (size_t i = 0; i < used; ++i) matmul({x, d, store, panels + i * bytes, nullptr, y, f, M, d, f}, 0, panel_count(f), scratch);
         };
         if (M == 1)
           measure("matmul " + shape, "GB/s", static_cast<double>(bytes * used) / 1e9, run);

@@ -60,7 +60,7 @@ TEST_CASE("The same bits everywhere", "[kernels][bits]") {
     Buffer panels(panel_bytes(store, F, D), "test");
     pack_rows(store, panels.data(), F, D, 0, F, W.data(), DType::kF32);
     std::vector<float> out(M * F), scratch(matmul_scratch(store, M, D, F) + 1);
-    matmul(in.data(), D, store, panels.data(), b.data(), out.data(), F, M, D, F, scratch.data());
+    matmul({in.data(), D, store, panels.data(), b.data(), out.data(), F, M, D, F}, 0, panel_count(F), scratch.data());
     CHECK(digest(out) == expected);
   }
   std::vector<float> product(M * M), scratch(gemm_scratch(M, M, D));

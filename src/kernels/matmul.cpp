@@ -30,28 +30,34 @@ Half half_of(DType store, const uint16_t* panel, size_t D) {
 
 }  // namespace
 
+size_t matmul_shared(DType store, size_t M, size_t D) {
+  static_cast<void>(store), static_cast<void>(M), static_cast<void>(D);
+  return 0;
+}
+
+void matmul_prepare(const Product& product, size_t row_begin, size_t row_end) {
+  static_cast<void>(product), static_cast<void>(row_begin), static_cast<void>(row_end);
+}
+
 size_t matmul_scratch(DType store, size_t M, size_t D, size_t F) {
   static_cast<void>(F);
   return store == DType::kF32 || M == 1 ? 0 : std::min(kRun, D) * kPanel;
 }
 
-void matmul(const float* x, size_t x_stride, DType store, const void* panels, const float* bias, float* y, size_t y_stride, size_t M,
-            size_t D, size_t F, float* scratch) {
-  matmul(x, x_stride, store, panels, bias, y, y_stride, M, D, F, 0, panel_count(F), scratch);
-}
-
-void matmul(const float* x, size_t x_stride, DType store, const void* panels, const float* bias, float* y, size_t y_stride, size_t M,
-            size_t D, size_t F, size_t panel_begin, size_t panel_end, float* scratch) {
-  for (size_t m = 0; m < M; m += kRows, x += kRows * x_stride, y += kRows * y_stride) {
+void matmul(const Product& product, size_t panel_begin, size_t panel_end, float* scratch) {
+  const auto& [x, x_stride, store, panels, bias, y, y_stride, M, D, F, shared] = product;
+  for (size_t m = 0; m < M; m += kRows) {
     const size_t rows = std::min(kRows, M - m);
+    const float* x_block = x + m * x_stride;
+    float* y_block = y + m * y_stride;
     for (size_t panel = panel_begin; panel < panel_end; ++panel) {
       const size_t column = panel * kPanel, width = std::min(kPanel, F - column);
-      start(bias ? bias + column : nullptr, y + column, y_stride, rows, width);
+      start(bias ? bias + column : nullptr, y_block + column, y_stride, rows, width);
       const size_t first = panel * panel_length(store, D) * kPanel;
       if (store == DType::kF32) {
         const float* b = static_cast<const float*>(panels) + first;
         for (size_t k = 0; k < D; k += kRun) {
-          add_product(x + k, x_stride, rows, b + k * kPanel, std::min(kRun, D - k), y + column, y_stride, width);
+          add_product(x_block + k, x_stride, rows, b + k * kPanel, std::min(kRun, D - k), y_block + column, y_stride, width);
         }
         continue;
       }
@@ -61,7 +67,7 @@ void matmul(const float* x, size_t x_stride, DType store, const void* panels, co
         const size_t K = std::min(kRun, D - k);
         if (M > 1) {
           widen_run(half, b + k * kPanel, K * kPanel, scratch);
-          add_product(x + k, x_stride, rows, scratch, K, y + column, y_stride, width);
+          add_product(x_block + k, x_stride, rows, scratch, K, y_block + column, y_stride, width);
         } else {
           float c[kPanel] = {};
           std::memcpy(c, y + column, width * sizeof(float));

@@ -26,7 +26,7 @@ struct Packed {
 
   std::vector<float> times(float* x, size_t M, const float* bias) const {
     Row y(M * F), scratch(matmul_scratch(store, M, D, F));
-    matmul(x, D, store, panels.data(), bias, y.data(), F, M, D, F, scratch.data());
+    matmul({x, D, store, panels.data(), bias, y.data(), F, M, D, F}, 0, panel_count(F), scratch.data());
     return y.values();
   }
 };
@@ -101,9 +101,9 @@ TEST_CASE("matmul keeps to its columns, rows and strides", "[kernels][matmul]") 
     Row x(normals((M - 1) * x_stride + D, 2)), whole((M - 1) * y_stride + F), scratch(matmul_scratch(store, M, D, F));
     for (size_t i = 0; i < whole.size(); ++i) whole[i] = 777.0f;
     Row parts(whole.values());
-    matmul(x.data(), x_stride, store, w.panels.data(), nullptr, whole.data(), y_stride, M, D, F, scratch.data());
+    matmul({x.data(), x_stride, store, w.panels.data(), nullptr, whole.data(), y_stride, M, D, F}, 0, 3, scratch.data());
     for (const size_t panel : {2, 0, 1}) {
-      matmul(x.data(), x_stride, store, w.panels.data(), nullptr, parts.data(), y_stride, M, D, F, panel, panel + 1, scratch.data());
+      matmul({x.data(), x_stride, store, w.panels.data(), nullptr, parts.data(), y_stride, M, D, F}, panel, panel + 1, scratch.data());
     }
     CHECK(same_bits(whole.values(), parts.values()));
     for (size_t m = 0; m < M; ++m) {

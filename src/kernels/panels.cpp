@@ -113,7 +113,7 @@ float widen(DType dtype, uint16_t bits) {
   return dtype == DType::kBF16 ? std::bit_cast<float>(static_cast<uint32_t>(bits) << 16) : widen_f16(bits);
 }
 
-size_t panel_bytes(DType store, size_t F, size_t D) { return panel_count(F) * panel_length(store, D) * kPanel * size_of(store); }
+size_t panel_bytes(DType store, size_t F, size_t D) { return panel_count(F) * panel_length(store, D) * kPanel * block_bytes(store); }
 
 void pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t count, const void* src, DType src_dtype) {
   static_cast<void>(F);

@@ -14,10 +14,11 @@ constexpr DType kAll[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 // `values` as a file would hold them, one byte off every alignment.
 std::vector<unsigned char> file_of(const std::vector<float>& values, DType dtype) {
-  std::vector<unsigned char> bytes(1 + values.size() * size_of(dtype));
+  std::vector<unsigned char> bytes(1 + values.size() * block_bytes(dtype));
   for (size_t i = 0; i < values.size(); ++i) {
     const uint16_t half = dtype == DType::kF32 ? uint16_t{0} : narrow(dtype, values[i]);
-    std::memcpy(bytes.data() + 1 + i * size_of(dtype), dtype == DType::kF32 ? static_cast<const void*>(&values[i]) : &half, size_of(dtype));
+    std::memcpy(bytes.data() + 1 + i * block_bytes(dtype), dtype == DType::kF32 ? static_cast<const void*>(&values[i]) : &half,
+                block_bytes(dtype));
   }
   return bytes;
 }
@@ -104,9 +105,9 @@ TEST_CASE("Packing by slabs of rows or of columns, and reading rows back", "[ker
             for (size_t k = 0; k < D; ++k) transposed[k * F + f] = W[f * D + k];
           }
           const auto rows = file_of(W, from), columns = file_of(transposed, from);
-          const size_t bytes = panel_bytes(store, F, D), size = size_of(from);
+          const size_t bytes = panel_bytes(store, F, D), size = block_bytes(from);
           const size_t length = D + (store == DType::kF16);
-          REQUIRE(bytes == (F + 15) / 16 * 16 * length * size_of(store));
+          REQUIRE(bytes == (F + 15) / 16 * 16 * length * block_bytes(store));
           Buffer whole(bytes, "test"), slabs(bytes, "test"), turned(bytes, "test"), turned_slabs(bytes, "test");
           pack_rows(store, whole.data(), F, D, 0, F, rows.data() + 1, from);
           for (size_t f = 0; f < F; f += 7) {

@@ -85,7 +85,7 @@ inline Fixture read_fixture(const std::string& name) {
 
 inline void load_parameter(const Parameter& parameter, const Stored& stored) {
   // In two pieces, as a stream would bring them.
-  const size_t rows = parameter.stored_rows(), half = rows / 2, row_bytes = parameter.row_size() * size_of(stored.dtype);
+  const size_t rows = parameter.stored_rows(), half = rows / 2, row_bytes = stored_bytes(stored.dtype, parameter.row_size());
   parameter.load(0, half, stored.bytes.data(), stored.dtype);
   parameter.load(half, rows - half, stored.bytes.data() + half * row_bytes, stored.dtype);
 }

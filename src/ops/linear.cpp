@@ -4,6 +4,7 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/panels.hpp"
 #include "ops/ops.hpp"
 
 namespace wf {
@@ -36,8 +37,10 @@ Tensor linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b) {
   const float* bias = b.present() ? b.values() : nullptr;
   Tensor y = ctx.tensor(T, F);
   if (w.packed()) {
-    Scratch scratch(ctx, kernels::matmul_scratch(w.dtype(), T, D, F));
-    kernels::matmul(x.data, x.stride, w.dtype(), w.panels(), bias, y.data, y.stride, T, D, F, scratch);
+    const Scratch shared(ctx, kernels::matmul_shared(w.dtype(), T, D)), scratch(ctx, kernels::matmul_scratch(w.dtype(), T, D, F));
+    const kernels::Product product{x.data, x.stride, w.dtype(), w.panels(), bias, y.data, y.stride, T, D, F, shared};
+    kernels::matmul_prepare(product, 0, T);
+    kernels::matmul(product, 0, kernels::panel_count(F), scratch);
   } else {
     Scratch scratch(ctx, kernels::gemm_scratch(T, F, D));
     kernels::gemm(false, true, T, F, D, x.data, x.stride, w.values(), D, false, y.data, y.stride, scratch);

@@ -12,7 +12,7 @@ namespace wf {
 namespace {
 
 size_t plain_bytes(size_t rows, size_t cols, DType store) {
-  return checked_product(checked_product(rows, cols, "weight"), size_of(store), "weight");
+  return checked_product(checked_product(rows, cols, "weight"), block_bytes(store), "weight");
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ void Weight::write_columns(size_t col, size_t count, size_t row, size_t outputs,
   const char* bytes = static_cast<const char*>(source);
   for (size_t i = 0; i < count; ++i) {
     for (size_t j = 0; j < outputs; ++j) {
-      kernels::convert(bytes + (i * outputs + j) * size_of(dtype), dtype, values() + (row + j) * cols_ + col + i, 1);
+      kernels::convert(bytes + (i * outputs + j) * block_bytes(dtype), dtype, values() + (row + j) * cols_ + col + i, 1);
     }
   }
 }

@@ -73,7 +73,7 @@ void Loader::load_rows(size_t index, size_t begin, size_t count) {
   if (begin > rows || count > rows - begin) {
     fail(Code::kInvalidArgument, "load", parameter.name, ": expected rows within ", rows, ", got ", count, " from ", begin);
   }
-  const size_t bytes = checked_product(checked_product(count, parameter.row_size(), "load"), size_of(dtypes_[index]), "load");
+  const size_t bytes = checked_product(count, stored_bytes(dtypes_[index], parameter.row_size()), "load");
   if (bytes != staged_bytes_) {
     fail(Code::kInvalidArgument, "load", parameter.name, ": expected ", bytes, " staged bytes for ", count, " rows, got ", staged_bytes_);
   }
