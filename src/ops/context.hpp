@@ -1,7 +1,9 @@
 // What a forward pass carries with it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "core/arena.hpp"
@@ -13,6 +15,9 @@
 
 namespace wf {
 
+// Multiply-adds for which it is worth it to wake another thread: some microseconds.
+constexpr uint64_t kLeastCost = 1 << 15;
+
 struct Context {
   Arena& arena;
   Tape* tape = nullptr;          // present: operations record their backward, and nothing of the arena is released
@@ -22,11 +27,18 @@ struct Context {
 
   size_t threads() const { return pool == nullptr ? 1 : pool->threads(); }
 
-  // work(part, thread) for every part in [0, parts), as ThreadPool::run has it.
+  // work(begin, end, thread) for stretches that together are [0, count), on all threads where `cost`, about the number of
+  // multiply-adds of the whole, is worth it. Where one stretch ends and the next begins must not matter to the result.
   template <class Work>
-  void run(size_t parts, const Work& work) const {
-    if (pool != nullptr) return pool->run(parts, work);
-    for (size_t part = 0; part < parts; ++part) work(part, size_t{0});
+  void share(size_t count, uint64_t cost, const Work& work) const {
+    const uint64_t most = pool == nullptr || pool->threads() == 1 ? 1 : std::min<uint64_t>(cost / kLeastCost, 4 * pool->threads());
+    const size_t parts = std::min(count, static_cast<size_t>(most));
+    if (parts <= 1) {
+      work(size_t{0}, count, size_t{0});
+    } else {
+      const auto begin = [&](size_t part) { return static_cast<size_t>(uint64_t{count} * part / parts); };
+      pool->run(parts, [&](size_t part, size_t thread) { work(begin(part), begin(part + 1), thread); });
+    }
   }
 
   // A (rows, cols) tensor of the arena, contents undefined; tracked when there is a tape.
@@ -45,18 +57,24 @@ struct Context {
   }
 };
 
-// Scratch memory of one operation, given back on leaving.
+// Scratch memory of one operation, given back on leaving: `count` floats, or as many for each thread.
 class Scratch {
  public:
-  Scratch(Context& ctx, size_t count) : arena_(ctx.arena), mark_(arena_.mark()), data_(arena_.floats(count)) {}
+  Scratch(Context& ctx, size_t count, size_t threads = 1)
+      : arena_(ctx.arena),
+        mark_(arena_.mark()),
+        stride_(aligned(count * sizeof(float)) / sizeof(float)),
+        data_(arena_.floats(checked_product(threads == 1 ? count : stride_, threads, "scratch"))) {}
   ~Scratch() { arena_.release(mark_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   operator float*() const { return data_; }
+  float* of(size_t thread) const { return data_ + thread * stride_; }
 
  private:
   Arena& arena_;
   Arena::Mark mark_;
+  size_t stride_;
   float* data_;
 };
 

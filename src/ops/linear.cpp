@@ -37,10 +37,13 @@ Tensor linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b) {
   const float* bias = b.present() ? b.values() : nullptr;
   Tensor y = ctx.tensor(T, F);
   if (w.packed()) {
-    const Scratch shared(ctx, kernels::matmul_shared(w.dtype(), T, D)), scratch(ctx, kernels::matmul_scratch(w.dtype(), T, D, F));
+    const size_t input = kernels::matmul_shared(w.dtype(), T, D);
+    const Scratch shared(ctx, input);
+    const Scratch scratch(ctx, kernels::matmul_scratch(w.dtype(), T, D, F), ctx.threads());
     const kernels::Product product{x.data, x.stride, w.dtype(), w.panels(), bias, y.data, y.stride, T, D, F, shared};
-    kernels::matmul_prepare(product, 0, T);
-    kernels::matmul(product, 0, kernels::panel_count(F), scratch);
+    ctx.share(T, input == 0 ? 0 : uint64_t{T} * D, [&](size_t begin, size_t end, size_t) { kernels::matmul_prepare(product, begin, end); });
+    ctx.share(kernels::panel_count(F), uint64_t{T} * D * F,
+              [&](size_t begin, size_t end, size_t thread) { kernels::matmul(product, begin, end, scratch.of(thread)); });
   } else {
     Scratch scratch(ctx, kernels::gemm_scratch(T, F, D));
     kernels::gemm(false, true, T, F, D, x.data, x.stride, w.values(), D, false, y.data, y.stride, scratch);
