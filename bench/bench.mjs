@@ -4,7 +4,7 @@ import { cpus, totalmem } from 'node:os';
 import { basename, join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { root, shippedModel } from '../scripts/run.mjs';
-import { shapes, writeRandomModel } from './random-model.mjs';
+import { shapes, writeRandomModel } from './models.mjs';
 
 const { values } = parseArgs({
   options: {
