@@ -115,10 +115,11 @@ int main(int argc, char** argv) {
   for (const auto& [T, S] : {std::pair{size_t{1}, size_t{1000}}, std::pair{size_t{64}, size_t{512}}}) {
     const AttentionShape shape{9, 3, 64, 64};
     const size_t count = (S + kBlock - 1) / kBlock;
-    const float* cache = floats(count * block_floats(shape));
+    const size_t block = cache_block_bytes(shape, DType::kF32) / sizeof(float);
+    const float* cache = floats(count * block);
     memory.emplace_back(count * sizeof(float*), "bench");
-    const float** blocks = static_cast<const float**>(memory.back().data());
-    for (size_t i = 0; i < count; ++i) blocks[i] = cache + i * block_floats(shape);
+    const void** blocks = static_cast<const void**>(memory.back().data());
+    for (size_t i = 0; i < count; ++i) blocks[i] = cache + i * block;
     const float* q = floats(T * 9 * 64, 1);
     float *y = floats(T * 9 * 64), *scratch = floats(attention_scratch(shape, T, S) + 1);
     AttentionMask mask;
@@ -126,7 +127,9 @@ int main(int argc, char** argv) {
     mask.scale = 0.125f;
     measure("attention of " + std::to_string(T) + " to " + std::to_string(S) + ", 9 heads on 3, 64 each", "GFLOP/s",
             4.0 * 9 * 64 * static_cast<double>(T * (S - T / 2)) * (T == 1 ? 20 : 1) / 1e9, [=] {
-              for (size_t i = 0; i < (T == 1 ? 20 : 1); ++i) attention(shape, mask, q, 9 * 64, T, S - T, blocks, 0, S, y, 9 * 64, scratch);
+              for (size_t i = 0; i < (T == 1 ? 20 : 1); ++i) {
+                attention(shape, mask, q, 9 * 64, T, S - T, {DType::kF32, blocks, 0, S}, y, 9 * 64, 0, attention_parts(shape, T), scratch);
+              }
             });
   }
 

@@ -122,13 +122,17 @@ void add_values(const Stream& a, const Stream& b, const float* values, size_t Dv
 
 }  // namespace
 
-size_t block_floats(const AttentionShape& shape) { return shape.Hk * kBlock * (shape.Dk + shape.Dv); }
+size_t cache_block_bytes(const AttentionShape& shape, DType store) {
+  return shape.Hk * kBlock * (shape.Dk + shape.Dv) * block_bytes(store);
+}
 
-void write_block(const AttentionShape& shape, float* block, size_t offset, size_t count, const float* k, size_t k_stride, const float* v,
-                 size_t v_stride) {
-  float* values = block + shape.Hk * shape.Dk * kBlock;
+void write_block(const AttentionShape& shape, DType store, void* block, size_t offset, size_t count, const float* k, size_t k_stride,
+                 const float* v, size_t v_stride) {
+  static_cast<void>(store);
+  float* keys = static_cast<float*>(block);
+  float* values = keys + shape.Hk * shape.Dk * kBlock;
   for (size_t i = 0; i < count; ++i, k += k_stride, v += v_stride) {
-    for (size_t d = 0; d < shape.Hk * shape.Dk; ++d) block[d * kBlock + offset + i] = k[d];
+    for (size_t d = 0; d < shape.Hk * shape.Dk; ++d) keys[d * kBlock + offset + i] = k[d];
     for (size_t h = 0; h < shape.Hk; ++h) {
       std::memcpy(values + (h * kBlock + offset + i) * shape.Dv, v + h * shape.Dv, shape.Dv * sizeof(float));
     }
@@ -140,12 +144,16 @@ size_t attention_scratch(const AttentionShape& shape, size_t T, size_t S) {
   return 0;
 }
 
+// A part is a tile of queries of one key/value head.
+size_t attention_parts(const AttentionShape& shape, size_t T) { return shape.Hk * ((T * (shape.H / shape.Hk) + kTile - 1) / kTile); }
+
 void attention(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T, size_t q_begin,
-               const float* const* blocks, size_t first_block, size_t S, float* out, size_t out_stride, float* scratch) {
+               const KeyValues& cache, float* out, size_t out_stride, size_t part_begin, size_t part_end, float* scratch) {
   static_cast<void>(scratch);
-  const size_t group = shape.H / shape.Hk, Dk = shape.Dk, Dv = shape.Dv;
-  for (size_t g = 0; g < shape.Hk; ++g) {
-    for (size_t row = 0; row < T * group; row += kTile) {
+  const size_t group = shape.H / shape.Hk, Dk = shape.Dk, Dv = shape.Dv, S = cache.S, tiles = attention_parts(shape, T) / shape.Hk;
+  for (size_t part = part_begin; part < part_end; ++part) {
+    const size_t g = part / tiles, row = part % tiles * kTile;
+    {
       Stream streams[kTile];
       const size_t count = std::min(kTile, T * group - row);
       Seen all{S, 0};
@@ -158,7 +166,7 @@ void attention(const AttentionShape& shape, const AttentionMask& mask, const flo
         all.begin = std::min(all.begin, s.keys.begin), all.end = std::max(all.end, s.keys.end);
       }
       for (size_t number = all.begin / kBlock; number * kBlock < all.end; ++number) {
-        const float* block = blocks[number - first_block];
+        const float* block = static_cast<const float*>(cache.blocks[number - cache.first_block]);
         const float* keys = block + g * Dk * kBlock;
         const float* values = block + shape.Hk * Dk * kBlock + g * kBlock * Dv;
         for (size_t i = 0; i < count;) {
@@ -193,10 +201,9 @@ void attention(const AttentionShape& shape, const AttentionMask& mask, const flo
 }
 
 void attention_weights(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T, size_t q_begin,
-                       const float* const* blocks, size_t first_block, size_t S, size_t head_begin, size_t head_end, float* weights,
-                       float* scores, float* scratch) {
+                       const KeyValues& cache, size_t head_begin, size_t head_end, float* weights, float* scores, float* scratch) {
   static_cast<void>(scratch);
-  const size_t group = shape.H / shape.Hk;
+  const size_t group = shape.H / shape.Hk, S = cache.S;
   for (size_t h = head_begin; h < head_end; ++h) {
     for (size_t t = 0; t < T; ++t) {
       const Seen keys = seen(mask, q_begin + t, S);
@@ -205,8 +212,8 @@ void attention_weights(const AttentionShape& shape, const AttentionMask& mask, c
       std::fill(target, target + S, kHidden);
       for (size_t number = keys.begin / kBlock; number * kBlock < keys.end; ++number) {
         float score[kBlock] = {};
-        tile_1(q + t * q_stride + h * shape.Dk, blocks[number - first_block] + h / group * shape.Dk * kBlock, kBlock, shape.Dk, 1.0f,
-               score);
+        const float* block = static_cast<const float*>(cache.blocks[number - cache.first_block]);
+        tile_1(q + t * q_stride + h * shape.Dk, block + h / group * shape.Dk * kBlock, kBlock, shape.Dk, 1.0f, score);
         finish_scores(mask, h, t, number, lanes_of(keys, number), score);
         std::memcpy(target + number * kBlock, score, std::min(kBlock, S - number * kBlock) * sizeof(float));
       }

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "core/dtype.hpp"
+
 namespace wf::kernels {
 
 constexpr size_t kBlock = 16;  // positions of a cache block
@@ -24,26 +26,37 @@ struct AttentionMask {
   float scale = 1.0f;               // of q k, before anything is added
 };
 
-// Floats of one cache block: keys (Hk, Dk, kBlock), a packed panel a head whose lanes are positions; then values (Hk, kBlock, Dv).
-size_t block_floats(const AttentionShape& shape);
+// Bytes of one cache block whose numbers are kF32 or kF16: keys (Hk, Dk, kBlock), a packed panel a head whose lanes are positions; then
+// values (Hk, kBlock, Dv).
+size_t cache_block_bytes(const AttentionShape& shape, DType store);
 
 // Positions offset..offset+count of a block. k (count, Hk * Dk) and v (count, Hk * Dv), with strides in floats.
-void write_block(const AttentionShape& shape, float* block, size_t offset, size_t count, const float* k, size_t k_stride, const float* v,
-                 size_t v_stride);
+void write_block(const AttentionShape& shape, DType store, void* block, size_t offset, size_t count, const float* k, size_t k_stride,
+                 const float* v, size_t v_stride);
 
-// q (T, H * Dk): query t stands at position q_begin + t. Keys are positions 0..S-1; position j lies in
-// blocks[j / kBlock - first_block]: earlier blocks, wholly behind the window, may be gone. out (T, H * Dv).
-// A query's result has the same bits whichever other queries go with it and whether or not later keys exist already; memory
-// beyond S is never read into a result, it may hold NaN. A query that sees nothing gives zeros.
+// Keys and values of positions 0..S-1: position j lies in blocks[j / kBlock - first_block]; earlier blocks, wholly behind a window,
+// may be gone. Memory beyond S is never read into a result, it may hold NaN.
+struct KeyValues {
+  DType store;
+  const void* const* blocks;
+  size_t first_block;
+  size_t S;
+};
+
+// q (T, H * Dk): query t stands at position q_begin + t. out (T, H * Dv). A query that sees nothing gives zeros.
+// The work falls into attention_parts(shape, T) parts, some heads of some queries each; a call does those of [part_begin, part_end).
+// A query's result has the same bits whichever other queries go with it, however the parts are divided, and whether or not later
+// keys exist already.
 void attention(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T, size_t q_begin,
-               const float* const* blocks, size_t first_block, size_t S, float* out, size_t out_stride, float* scratch);
-size_t attention_scratch(const AttentionShape& shape, size_t T, size_t S);  // floats; also for attention_weights
+               const KeyValues& keys, float* out, size_t out_stride, size_t part_begin, size_t part_end, float* scratch);
+size_t attention_parts(const AttentionShape& shape, size_t T);
+// Floats of scratch, also for attention_weights; each thread has its own.
+size_t attention_scratch(const AttentionShape& shape, size_t T, size_t S);
 
 // The same attention's weights (softmax) and masked scores, exactly, for looking inside: heads [head_begin, head_end) as
 // (head_end - head_begin, T, S), either may be null. Hidden keys have weight 0 and score -inf.
 void attention_weights(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T, size_t q_begin,
-                       const float* const* blocks, size_t first_block, size_t S, size_t head_begin, size_t head_end, float* weights,
-                       float* scores, float* scratch);
+                       const KeyValues& keys, size_t head_begin, size_t head_end, float* weights, float* scores, float* scratch);
 
 // Training, one sequence: q (T, H * Dk), k (S, Hk * Dk), v (S, Hk * Dv), strides in floats; query t stands at position t.
 // weights (H, T, S) is kept for the backward; out (T, H * Dv).

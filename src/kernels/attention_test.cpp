@@ -16,15 +16,15 @@ struct Cache {
   size_t S;
   std::vector<float> k, v;
   std::vector<std::vector<float>> memory;
-  std::vector<const float*> blocks;
+  std::vector<const void*> blocks;
 
   Cache(const AttentionShape& s, size_t positions, uint64_t seed, size_t slab = 5) : shape(s), S(positions) {
     k = normals(S * shape.Hk * shape.Dk, seed), v = normals(S * shape.Hk * shape.Dv, seed + 1);
     const size_t count = (S + kBlock - 1) / kBlock;
-    for (size_t b = 0; b < count; ++b) memory.emplace_back(block_floats(shape), kNaN);
+    for (size_t b = 0; b < count; ++b) memory.emplace_back(cache_block_bytes(shape, DType::kF32) / 4, kNaN);
     for (size_t j = 0; j < S;) {  // written in slabs that do not fall together with the blocks
       const size_t n = std::min({slab, S - j, kBlock - j % kBlock});
-      write_block(shape, memory[j / kBlock].data(), j % kBlock, n, &k[j * shape.Hk * shape.Dk], shape.Hk * shape.Dk,
+      write_block(shape, DType::kF32, memory[j / kBlock].data(), j % kBlock, n, &k[j * shape.Hk * shape.Dk], shape.Hk * shape.Dk,
                   &v[j * shape.Hk * shape.Dv], shape.Hk * shape.Dv);
       j += n;
     }
@@ -39,8 +39,8 @@ std::vector<float> run(const Cache& cache, const AttentionMask& mask, const std:
   Row out(T * out_row, 1), scratch(attention_scratch(cache.shape, T, S));
   AttentionMask local = mask;
   if (local.bias) local.bias += static_cast<ptrdiff_t>(begin) * local.bias_row_stride;
-  attention(cache.shape, local, queries.data(), row, T, q_begin + begin, cache.blocks.data() + first_block, first_block, S, out.data(),
-            out_row, scratch.data());
+  attention(cache.shape, local, queries.data(), row, T, q_begin + begin, {DType::kF32, cache.blocks.data() + first_block, first_block, S},
+            out.data(), out_row, 0, attention_parts(cache.shape, T), scratch.data());
   CHECK(out.intact());
   return out.values();
 }
@@ -100,17 +100,17 @@ TEST_CASE("Attention against its definition, for every number of keys around the
 
           const size_t head_end = shape.H, head_begin = shape.H / 2;
           Row weights((head_end - head_begin) * T * S), scores((head_end - head_begin) * T * S), scratch(attention_scratch(shape, T, S));
-          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, cache.blocks.data(), 0, S, head_begin, head_end,
-                            weights.data(), scores.data(), scratch.data());
+          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, {DType::kF32, cache.blocks.data(), 0, S}, head_begin,
+                            head_end, weights.data(), scores.data(), scratch.data());
           CHECK(distance(weights.values(), e.weights.data() + head_begin * T * S, weights.size(), 0, 4 * tolerance(shape, S)) <= 1);
           CHECK(distance(scores.values(), e.scores.data() + head_begin * T * S, scores.size(), tolerance(shape, 1), tolerance(shape, 1)) <=
                 1);
           Row only(weights.size());
-          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, cache.blocks.data(), 0, S, head_begin, head_end,
-                            only.data(), nullptr, scratch.data());
+          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, {DType::kF32, cache.blocks.data(), 0, S}, head_begin,
+                            head_end, only.data(), nullptr, scratch.data());
           CHECK(same_bits(only.values(), weights.values()));
-          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, cache.blocks.data(), 0, S, head_begin, head_end, nullptr,
-                            only.data(), scratch.data());
+          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, {DType::kF32, cache.blocks.data(), 0, S}, head_begin,
+                            head_end, nullptr, only.data(), scratch.data());
           CHECK(same_bits(only.values(), scores.values()));
         }
       }

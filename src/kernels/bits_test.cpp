@@ -70,10 +70,11 @@ TEST_CASE("The same bits everywhere", "[kernels][bits]") {
   const AttentionShape shape{4, 2, 20, 24};
   const size_t S = 45;
   const std::vector<float> q = inputs(S * 80, 6, 2.0f), k = inputs(S * 40, 7, 2.0f), v = inputs(S * 48, 8), slopes = inputs(4, 9);
-  std::vector<std::vector<float>> memory((S + kBlock - 1) / kBlock, std::vector<float>(block_floats(shape)));
-  std::vector<const float*> blocks;
+  std::vector<std::vector<float>> memory((S + kBlock - 1) / kBlock, std::vector<float>(cache_block_bytes(shape, DType::kF32) / 4));
+  std::vector<const void*> blocks;
   for (size_t i = 0; i < memory.size(); ++i) {
-    write_block(shape, memory[i].data(), 0, std::min(kBlock, S - i * kBlock), &k[i * kBlock * 40], 40, &v[i * kBlock * 48], 48);
+    write_block(shape, DType::kF32, memory[i].data(), 0, std::min(kBlock, S - i * kBlock), &k[i * kBlock * 40], 40, &v[i * kBlock * 48],
+                48);
     blocks.push_back(memory[i].data());
   }
   AttentionMask mask;
@@ -81,7 +82,7 @@ TEST_CASE("The same bits everywhere", "[kernels][bits]") {
   mask.slopes = slopes.data();
   mask.scale = 0.25f;
   std::vector<float> out(S * 96), rest(attention_scratch(shape, S, S) + 1);
-  attention(shape, mask, q.data(), 80, S, 0, blocks.data(), 0, S, out.data(), 96, rest.data());
+  attention(shape, mask, q.data(), 80, S, 0, {DType::kF32, blocks.data(), 0, S}, out.data(), 96, 0, attention_parts(shape, S), rest.data());
   CHECK(digest(out) == 0x39d14aaf819b2fc8u);
 }
 

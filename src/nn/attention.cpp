@@ -26,8 +26,9 @@ void AttentionCore::streamed(Context& ctx, size_t sequence, const Tensor& q, siz
                              const Tensor& out) const {
   Scratch scratch(ctx, kernels::attention_scratch(shape, q.rows, keys.count));
   const kernels::AttentionMask masked = mask(query_begin, keys.bias, keys.relative);
-  kernels::attention(shape, masked, q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, out.data, out.stride,
-                     scratch);
+  const kernels::KeyValues cached{keys.store, keys.blocks, keys.first_block, keys.count};
+  kernels::attention(shape, masked, q.data, q.stride, q.rows, query_begin, cached, out.data, out.stride, 0,
+                     kernels::attention_parts(shape, q.rows), scratch);
   const size_t shown = layer + ctx.layer_shift;
   if (ctx.observer == nullptr || !ctx.observer->wants(site, shown)) return;
   const size_t one_head = checked_product(q.rows, keys.count, "attention weights");
@@ -36,8 +37,7 @@ void AttentionCore::streamed(Context& ctx, size_t sequence, const Tensor& q, siz
   float* scores = with_scores ? static_cast<float*>(room) : nullptr;
   for (size_t h = 0; h < shape.H; ++h) {
     if (!ctx.observer->wants_head(site, shown, h)) continue;
-    kernels::attention_weights(shape, masked, q.data, q.stride, q.rows, query_begin, keys.blocks, keys.first_block, keys.count, h, h + 1,
-                               weights, scores, scratch);
+    kernels::attention_weights(shape, masked, q.data, q.stride, q.rows, query_begin, cached, h, h + 1, weights, scores, scratch);
     ctx.observer->observe_attention(site, {shown, h, sequence, query_begin, q.rows, keys.count, weights, scores});
   }
 }
@@ -62,7 +62,7 @@ Tensor AttentionCore::over_caches(Context& ctx, const Tensor& q, const Batch& ba
     const KvCache& cache = *caches[s];
     const size_t begin = batch.begin(s), T = batch.length(s);
     const float* bias = own && !batch.key_bias.empty() ? batch.key_bias[s] : nullptr;
-    const Keys keys{cache.blocks(layer), cache.first_block(layer), cache.length() + (own ? T : 0), bias, relative};
+    const Keys keys{cache.store(), cache.blocks(layer), cache.first_block(layer), cache.length() + (own ? T : 0), bias, relative};
     if (T != 0) streamed(ctx, s, q.slice(begin, T), own ? cache.length() : 0, keys, out.slice(begin, T));
   }
   ctx.observe(site, Part::kHeads, layer, out, shape.H);
@@ -82,16 +82,17 @@ Tensor AttentionCore::over_rows(Context& ctx, const Tensor& q, const Tensor& k, 
       exact(ctx, s, queries, keys, values, bias, relative, result);
       continue;
     }
-    const size_t block_floats = kernels::block_floats(shape), count = (S + kernels::kBlock - 1) / kernels::kBlock;
+    const size_t block_floats = kernels::cache_block_bytes(shape, DType::kF32) / sizeof(float);
+    const size_t count = (S + kernels::kBlock - 1) / kernels::kBlock;
     Scratch memory(ctx, checked_product(count, block_floats, "keys and values"));
-    std::vector<const float*> blocks(count);
+    std::vector<const void*> blocks(count);
     for (size_t i = 0; i < count; ++i) {
       const size_t begin = i * kernels::kBlock, rows = std::min(kernels::kBlock, S - begin);
       float* block = memory + i * block_floats;
-      kernels::write_block(shape, block, 0, rows, keys.row(begin), keys.stride, values.row(begin), values.stride);
+      kernels::write_block(shape, DType::kF32, block, 0, rows, keys.row(begin), keys.stride, values.row(begin), values.stride);
       blocks[i] = block;
     }
-    streamed(ctx, s, queries, 0, {blocks.data(), 0, S, bias, relative}, result);
+    streamed(ctx, s, queries, 0, {DType::kF32, blocks.data(), 0, S, bias, relative}, result);
   }
   ctx.observe(site, Part::kHeads, layer, out, shape.H);
   return out;

@@ -38,7 +38,8 @@ struct AttentionCore {
 
  private:
   struct Keys {  // of one sequence, as kernels::attention takes them
-    const float* const* blocks;
+    DType store;
+    const void* const* blocks;
     size_t first_block;
     size_t count;
     const float* bias = nullptr;  // (count), added to every query's scores, or null

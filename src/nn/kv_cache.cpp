@@ -12,35 +12,36 @@ namespace wf {
 
 namespace {
 
-constexpr size_t kHeader = kAlignment;  // bytes before a block's floats; holds the reference count
+constexpr size_t kHeader = kAlignment;  // bytes before a block's numbers; holds the reference count
 
-uint32_t& references(float* block) { return *reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(block) - kHeader); }
+uint32_t& references(void* block) { return *reinterpret_cast<uint32_t*>(static_cast<char*>(block) - kHeader); }
 
 }  // namespace
 
-KvPool::KvPool(const kernels::AttentionShape& shape, size_t blocks_a_slab)
+KvPool::KvPool(const kernels::AttentionShape& shape, size_t blocks_a_slab, DType store)
     : shape_(shape),
-      stride_(kHeader + aligned(checked_product(kernels::block_floats(shape), sizeof(float), "key/value block"))),
+      store_(store),
+      stride_(kHeader + aligned(checked_product(kernels::cache_block_bytes(shape, store), 1, "key/value block"))),
       blocks_a_slab_(std::max<size_t>(blocks_a_slab, 1)) {}
 
-float* KvPool::take() {
+void* KvPool::take() {
   if (free_.empty()) reserve(blocks_a_slab_);
-  float* block = free_.back();
+  void* block = free_.back();
   free_.pop_back();
   references(block) = 1;
   ++in_use_;
   return block;
 }
 
-void KvPool::share(float* block) { ++references(block); }
+void KvPool::share(void* block) { ++references(block); }
 
-void KvPool::drop(float* block) {
+void KvPool::drop(void* block) {
   if (--references(block) != 0) return;
   --in_use_;
   free_.push_back(block);
 }
 
-bool KvPool::is_shared(const float* block) const { return references(const_cast<float*>(block)) > 1; }
+bool KvPool::is_shared(const void* block) const { return references(const_cast<void*>(block)) > 1; }
 
 void KvPool::reserve(size_t blocks) {
   if (free_.size() >= blocks) return;
@@ -48,14 +49,14 @@ void KvPool::reserve(size_t blocks) {
   slabs_.emplace_back(checked_product(count, stride_, "key/value cache"), "the key/value cache");
   free_.reserve(in_use_ + free_.size() + count);
   char* slab = static_cast<char*>(slabs_.back().data());
-  for (size_t i = count; i-- > 0;) free_.push_back(reinterpret_cast<float*>(slab + i * stride_ + kHeader));
+  for (size_t i = count; i-- > 0;) free_.push_back(slab + i * stride_ + kHeader);
 }
 
 void KvPool::trim() {
   std::sort(free_.begin(), free_.end(), std::less<>());
   std::erase_if(slabs_, [this](Buffer& slab) {
-    const auto first = std::lower_bound(free_.begin(), free_.end(), slab.floats(), std::less<>());
-    const auto last = std::lower_bound(first, free_.end(), slab.floats() + slab.bytes() / sizeof(float), std::less<>());
+    const auto first = std::lower_bound(free_.begin(), free_.end(), slab.data(), std::less<>());
+    const auto last = std::lower_bound(first, free_.end(), static_cast<char*>(slab.data()) + slab.bytes(), std::less<>());
     if (static_cast<size_t>(last - first) != slab.bytes() / stride_) return false;
     free_.erase(first, last);
     return true;
@@ -74,7 +75,7 @@ KvCache::KvCache(KvPool& pool, std::vector<size_t> windows) : pool_(&pool), laye
 
 KvCache::KvCache(const KvCache& other) : pool_(other.pool_), layers_(other.layers_), length_(other.length_) {
   for (Layer& layer : layers_) {
-    for (float* block : layer.blocks) pool_->share(block);
+    for (void* block : layer.blocks) pool_->share(block);
   }
 }
 
@@ -87,7 +88,7 @@ KvCache& KvCache::operator=(KvCache other) noexcept {
 
 KvCache::~KvCache() {
   for (Layer& layer : layers_) {
-    for (float* block : layer.blocks) pool_->drop(block);
+    for (void* block : layer.blocks) pool_->drop(block);
   }
 }
 
@@ -100,11 +101,11 @@ void KvCache::write(size_t layer, const Tensor& k, const Tensor& v) {
     if (index == table.blocks.size()) {
       table.blocks.push_back(pool_->take());
     } else if (pool_->is_shared(table.blocks[index])) {
-      float* own = pool_->take();
+      void* own = pool_->take();
       std::memcpy(own, table.blocks[index], pool_->block_bytes() - kHeader);
       pool_->drop(std::exchange(table.blocks[index], own));
     }
-    kernels::write_block(pool_->shape(), table.blocks[index], offset, count, k.row(done), k.stride, v.row(done), v.stride);
+    kernels::write_block(pool_->shape(), pool_->store(), table.blocks[index], offset, count, k.row(done), k.stride, v.row(done), v.stride);
     done += count;
   }
 }

@@ -15,15 +15,16 @@ namespace wf {
 // Blocks of one size for all caches of a model. Grows by slabs; shrinks only when asked to.
 class KvPool {
  public:
-  KvPool(const kernels::AttentionShape& shape, size_t blocks_a_slab);
+  KvPool(const kernels::AttentionShape& shape, size_t blocks_a_slab, DType store = DType::kF32);
   KvPool(const KvPool&) = delete;
   KvPool& operator=(const KvPool&) = delete;
 
   const kernels::AttentionShape& shape() const { return shape_; }
-  float* take();             // a block with one reference; memory undefined
-  void share(float* block);  // one reference more
-  void drop(float* block);   // one reference less; the last gives the block back
-  bool is_shared(const float* block) const;
+  DType store() const { return store_; }  // how keys and values are kept: kF32 or kF16
+  void* take();                           // a block with one reference; memory undefined
+  void share(void* block);                // one reference more
+  void drop(void* block);                 // one reference less; the last gives the block back
+  bool is_shared(const void* block) const;
   void reserve(size_t blocks);  // makes sure that many can be taken without allocating
   void trim();                  // gives back the slabs of which no block is in use
   size_t block_bytes() const { return stride_; }
@@ -32,11 +33,12 @@ class KvPool {
 
  private:
   kernels::AttentionShape shape_;
+  DType store_;
   size_t stride_;  // bytes from one block to the next: a header with the count, then keys and values
   size_t blocks_a_slab_;
   size_t in_use_ = 0;
   std::vector<Buffer> slabs_;
-  std::vector<float*> free_;
+  std::vector<void*> free_;
 };
 
 // The cache of one sequence. A forward pass writes each layer's keys and values behind the positions so far; `advance` then
@@ -52,11 +54,12 @@ class KvCache {
 
   size_t layers() const { return layers_.size(); }
   size_t length() const { return length_; }  // positions of the past
+  DType store() const { return pool_->store(); }
 
   // k (n, Hk * Dk), v (n, Hk * Dv): positions length()..length() + n of `layer`.
   void write(size_t layer, const Tensor& k, const Tensor& v);
   // The block table of a layer: entry i holds positions (first_block(layer) + i) * kBlock onwards.
-  const float* const* blocks(size_t layer) const { return layers_[layer].blocks.data(); }
+  const void* const* blocks(size_t layer) const { return layers_[layer].blocks.data(); }
   size_t first_block(size_t layer) const { return layers_[layer].first; }
 
   // `count` written positions join the past; blocks that no later query can see are given back.
@@ -70,7 +73,7 @@ class KvCache {
 
  private:
   struct Layer {
-    std::vector<float*> blocks;
+    std::vector<void*> blocks;
     size_t first = 0;  // number of the first block still held
     size_t window = 0;
   };

@@ -31,7 +31,7 @@ void write(KvCache& cache, size_t count, float stamp) {
 // The stamp of a position of a layer, or nothing when its block is gone or holds something else somewhere.
 std::optional<float> stamp_at(const KvCache& cache, size_t layer, size_t position) {
   if (position / kBlock < cache.first_block(layer)) return {};
-  const float* block = cache.blocks(layer)[position / kBlock - cache.first_block(layer)];
+  const float* block = static_cast<const float*>(cache.blocks(layer)[position / kBlock - cache.first_block(layer)]);
   const size_t at = position % kBlock;
   const float first = block[at];
   for (size_t d = 0; d < kKey; ++d) {
@@ -63,7 +63,7 @@ void check(const Plain& plain, const std::vector<size_t>& windows) {
 }
 
 size_t distinct_blocks(const std::vector<Plain>& all, size_t layers) {
-  std::set<const float*> blocks;
+  std::set<const void*> blocks;
   for (const Plain& plain : all) {
     for (size_t l = 0; l < layers; ++l) {
       const size_t held = (plain.cache.length() + kBlock - 1) / kBlock - plain.cache.first_block(l);
@@ -181,7 +181,7 @@ TEST_CASE("steps on the way to a reserved length allocate nothing", "[kv_cache]"
   KvCache other = cache;  // so that the first step must copy a block
   cache.reserve(200);
   const size_t before = allocation_count();
-  const float* const* table = cache.blocks(0);
+  const void* const* table = cache.blocks(0);
   for (size_t t = 10; t < 200; ++t) {
     write(cache, 1, static_cast<float>(t));
     cache.advance(1);

@@ -325,11 +325,12 @@ struct Attention {
   Tensor operator()(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, Arrays& results, const char* name = "weights") const {
     const size_t T = masking.T, S = masking.S, H = shape.H;
     const Tensor out = ctx.tensor(T, H * shape.Dv);
-    std::vector<const float*> blocks((S + kernels::kBlock - 1) / kernels::kBlock);
+    std::vector<const void*> blocks((S + kernels::kBlock - 1) / kernels::kBlock);
     for (size_t i = 0; i < blocks.size(); ++i) {
       const size_t begin = i * kernels::kBlock;
-      float* block = ctx.arena.floats(kernels::block_floats(shape));
-      kernels::write_block(shape, block, 0, std::min(kernels::kBlock, S - begin), k.row(begin), k.stride, v.row(begin), v.stride);
+      float* block = ctx.arena.floats(kernels::cache_block_bytes(shape, DType::kF32) / sizeof(float));
+      kernels::write_block(shape, DType::kF32, block, 0, std::min(kernels::kBlock, S - begin), k.row(begin), k.stride, v.row(begin),
+                           v.stride);
       blocks[i] = block;
     }
     kernels::AttentionMask mask;
@@ -344,14 +345,15 @@ struct Attention {
     mask.causal = masking.causal && T <= S;
     const size_t first = mask.causal ? S - T : 0;
     float* scratch = ctx.arena.floats(kernels::attention_scratch(shape, T, S));
-    kernels::attention(shape, mask, q.data, q.stride, T, first, blocks.data(), 0, S, out.data, out.stride, scratch);
+    const kernels::KeyValues keys{DType::kF32, blocks.data(), 0, S};
+    kernels::attention(shape, mask, q.data, q.stride, T, first, keys, out.data, out.stride, 0, kernels::attention_parts(shape, T), scratch);
     const auto result = [&](const char* what) {
       Array& array = results[what] = {{H, T, S}, std::vector<float>(H * T * S)};
       return array.data.data();
     };
     float* weights = result(name);
-    kernels::attention_weights(shape, mask, q.data, q.stride, T, first, blocks.data(), 0, S, 0, H, weights,
-                               with_scores ? result("scores") : nullptr, scratch);
+    kernels::attention_weights(shape, mask, q.data, q.stride, T, first, keys, 0, H, weights, with_scores ? result("scores") : nullptr,
+                               scratch);
     return out;
   }
 };
