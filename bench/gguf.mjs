@@ -128,7 +128,10 @@ export function interleaveHeads(x, rows, columns, heads) {
   return out;
 }
 
-/** A vocabulary of V pieces without a meaning: token i is the text " ti". */
+/** Where the vocabulary's bytes begin: an ASCII text is tokenised to its bytes plus this. */
+export const firstByte = 3;
+
+/** A vocabulary of V pieces without a meaning: three specials, the bytes, and then token i is the text " ti". */
 function vocabulary(V) {
   const tokens = ['<unk>', '<s>', '</s>', ...Array.from({ length: 256 }, (_, i) => `<0x${i.toString(16).toUpperCase().padStart(2, '0')}>`)];
   const kinds = [2, 3, 3, ...Array(256).fill(6)]; // unknown, control, bytes
@@ -144,6 +147,7 @@ function vocabulary(V) {
     ['tokenizer.ggml.bos_token_id', 'u32', 1],
     ['tokenizer.ggml.eos_token_id', 'u32', 2],
     ['tokenizer.ggml.add_bos_token', 'bool', false],
+    ['tokenizer.ggml.add_space_prefix', 'bool', false],
   ];
 }
 

@@ -79,13 +79,13 @@ class Graph:
     def cache(self, layer, heads, size, prefix=""):
         """Inputs of a layer's past keys and values, (batch, heads, past, size) each."""
         return [
-            self.input(f"past_key_values.{layer}.{prefix}{kind}", ["batch", heads, f"past_{prefix}", size], TensorProto.FLOAT)
+            self.input(f"past_key_values.{layer}.{prefix}{kind}", ["batch_size", heads, f"past_{prefix}sequence_length", size], TensorProto.FLOAT)
             for kind in ("key", "value")
         ]
 
     def present(self, layer, values, heads, size, prefix=""):
         for kind, value in zip(("key", "value"), values):
-            self.output(value, f"present.{layer}.{prefix}{kind}", ["batch", heads, f"total_{prefix}", size])
+            self.output(value, f"present.{layer}.{prefix}{kind}", ["batch_size", heads, f"total_{prefix}sequence_length", size])
 
     def last_position(self, x):
         """(batch, T, D) to (batch, 1, D)."""
@@ -100,7 +100,7 @@ class Graph:
 
 def lengths(graph):
     """What GroupQueryAttention wants of the mask: the last key of each row, and the number of keys."""
-    mask = graph.input("attention_mask", ["batch", "total"])
+    mask = graph.input("attention_mask", ["batch_size", "total_sequence_length"])
     last = graph.node("Sub", graph.node("ReduceSum", mask, graph.constant(1), keepdims=0), graph.constant(1))
     total = graph.node("Gather", graph.node("Shape", mask), graph.constant(1, scalar=True), axis=0)
     return [graph.node("Cast", value, to=TensorProto.INT32) for value in (last, total)]
@@ -110,9 +110,9 @@ def gpt2(config, weights):
     graph = Graph()
     D, heads = config["n_embd"], config["n_head"]
     epsilon = config["layer_norm_epsilon"]
-    ids = graph.input("input_ids", ["batch", "tokens"])
+    ids = graph.input("input_ids", ["batch_size", "sequence_length"])
     keys = lengths(graph)
-    positions = graph.input("position_ids", ["batch", "tokens"])
+    positions = graph.input("position_ids", ["batch_size", "sequence_length"])
     x = graph.node(
         "Add",
         graph.node("Gather", graph.weight(weights("wte.weight")), ids),
@@ -132,7 +132,7 @@ def gpt2(config, weights):
         h = graph.linear(graph.layer_norm(x, *w("ln_2"), epsilon), *w("mlp.c_fc"))
         x = graph.node("Add", x, graph.linear(graph.node("FastGelu", h, domain=MICROSOFT), *w("mlp.c_proj")))
     x = graph.layer_norm(graph.last_position(x), weights("ln_f.weight"), weights("ln_f.bias"), epsilon)
-    graph.output(graph.linear(x, weights("wte.weight").T), "logits", ["batch", 1, config["vocab_size"]])
+    graph.output(graph.linear(x, weights("wte.weight").T), "logits", ["batch_size", 1, config["vocab_size"]])
     for i, cache in enumerate(present):
         graph.present(i, cache, heads, D // heads)
     return {"model": graph.model()}
@@ -142,7 +142,7 @@ def llama(config, weights):
     graph = Graph()
     D, heads, kv_heads = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
     size = D // heads
-    ids = graph.input("input_ids", ["batch", "tokens"])
+    ids = graph.input("input_ids", ["batch_size", "sequence_length"])
     keys = lengths(graph)
     angles = np.outer(
         np.arange(config["max_position_embeddings"]), config["rope_theta"] ** -(np.arange(0, size, 2, dtype=np.float64) / size)
@@ -177,7 +177,7 @@ def llama(config, weights):
         gate = graph.node("Mul", gate, graph.node("Sigmoid", gate))
         x = graph.node("Add", x, linear(graph.node("Mul", gate, linear(h, "mlp.up_proj")), "mlp.down_proj"))
     x = norm(graph.last_position(x), "model.norm")
-    graph.output(graph.linear(x, weights("model.embed_tokens.weight").T), "logits", ["batch", 1, config["vocab_size"]])
+    graph.output(graph.linear(x, weights("model.embed_tokens.weight").T), "logits", ["batch_size", 1, config["vocab_size"]])
     for i, cache in enumerate(present):
         graph.present(i, cache, kv_heads, size)
     return {"model": graph.model()}
@@ -186,9 +186,9 @@ def llama(config, weights):
 def bert(config, weights):
     graph = Graph()
     D, heads, epsilon = config["hidden_size"], config["num_attention_heads"], config["layer_norm_eps"]
-    ids = graph.input("input_ids", ["batch", "tokens"])
-    mask = graph.input("attention_mask", ["batch", "tokens"])
-    types = graph.input("token_type_ids", ["batch", "tokens"])
+    ids = graph.input("input_ids", ["batch_size", "sequence_length"])
+    mask = graph.input("attention_mask", ["batch_size", "sequence_length"])
+    types = graph.input("token_type_ids", ["batch_size", "sequence_length"])
     table = lambda part: graph.weight(weights(f"embeddings.{part}_embeddings.weight"))
     count = graph.node("Shape", ids, start=1)
     x = graph.node("Add", graph.node("Gather", table("word"), ids), graph.node("Gather", table("token_type"), types))
@@ -210,7 +210,7 @@ def bert(config, weights):
         h = graph.node("Gelu", graph.linear(x, *w("intermediate.dense")), domain=MICROSOFT)
         x = graph.node("Add", x, graph.linear(h, *w("output.dense")))
         x = graph.layer_norm(x, *w("output.LayerNorm"), epsilon)
-    graph.output(x, "last_hidden_state", ["batch", "tokens", D])
+    graph.output(x, "last_hidden_state", ["batch_size", "sequence_length", D])
     return {"model": graph.model()}
 
 
@@ -257,21 +257,21 @@ def marian(config, weights):
 
     def encoder():
         graph = Stack()
-        ids = graph.input("input_ids", ["batch", "source"])
+        ids = graph.input("input_ids", ["batch_size", "source"])
         x = graph.embed(ids, graph.constant(0), graph.node("Shape", ids, start=1))
         for i in range(config["encoder_layers"]):
             name = f"model.encoder.layers.{i}"
             y = graph.attention(*(graph.project(x, f"{name}.self_attn.{part}_proj") for part in "qkv"))
             x = graph.add_and_norm(x, graph.project(y, f"{name}.self_attn.out_proj"), f"{name}.self_attn_layer_norm")
             x = graph.feed_forward(x, name)
-        graph.output(x, "last_hidden_state", ["batch", "source", D])
+        graph.output(x, "last_hidden_state", ["batch_size", "source", D])
         return graph.model()
 
     def decoder(first):
         """One step. The first also makes the keys and values of the source, which the others are given."""
         graph = Stack()
-        ids = graph.input("input_ids", ["batch", "tokens"])
-        states = first and graph.input("encoder_hidden_states", ["batch", "source", D], TensorProto.FLOAT)
+        ids = graph.input("input_ids", ["batch_size", "sequence_length"])
+        states = first and graph.input("encoder_hidden_states", ["batch_size", "source", D], TensorProto.FLOAT)
         x, present = None, []
         for i in range(config["decoder_layers"]):
             name = f"model.decoder.layers.{i}"
@@ -290,7 +290,7 @@ def marian(config, weights):
             x = graph.feed_forward(x, name)
             present.append((cache, source))
         head = graph.linear(graph.last_position(x), weights("model.shared.weight").T, weights("final_logits_bias")[0])
-        graph.output(head, "logits", ["batch", 1, V])
+        graph.output(head, "logits", ["batch_size", 1, V])
         for i, (cache, source) in enumerate(present):
             graph.present(i, cache, heads, size, "decoder.")
             if first:

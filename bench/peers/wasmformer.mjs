@@ -1,0 +1,50 @@
+// This library, as its users call it.
+
+/** A page imports what is published for pages, Node what is published for Node. */
+const entry = (base) => import(typeof process === 'object' ? new URL('../../dist/node.js', import.meta.url).href : `${base}/dist/index.js`);
+
+export async function open({ base, model, dtype, threads, cacheDtype, worker }) {
+  const { load } = await entry(base);
+  const options = { cacheDir: false, dtype, threads, cacheDtype, worker };
+  for (const key of Object.keys(options)) if (options[key] === undefined) delete options[key];
+  const lm = await load(`${base}/models/${model}`, options);
+  const caches = [];
+  const greedy = { doSample: false, numBeams: 1, eosTokenId: null };
+
+  /** Milliseconds from the call to each token. */
+  async function generate(ids, count, options = {}) {
+    const times = [];
+    const tokens = [];
+    const start = performance.now();
+    for await (const { tokenId } of lm.generate({ inputIds: ids }, { ...greedy, maxNewTokens: count, ...options })) {
+      times.push(performance.now() - start);
+      tokens.push(tokenId);
+    }
+    return { times, tokens };
+  }
+
+  return {
+    generate,
+    translate: generate,
+    async forward(ids) {
+      const start = performance.now();
+      const [result] = await lm.forward({ inputIds: [ids] });
+      return { ms: performance.now() - start, values: Array.from((result.lastHiddenState ?? result.logits).data.subarray(0, 8)) };
+    },
+    /** Keeps a cache that holds `ids`, and returns its number. */
+    async remember(ids) {
+      const cache = await lm.createCache();
+      await generate(ids, 1, { cache });
+      return caches.push({ cache, ids }) - 1;
+    },
+    /** Tokens after the first of those that follow a remembered text: what is computed is decoding alone. */
+    async continue(index, count) {
+      const { cache, ids } = caches[index];
+      await cache.truncate(ids.length - 1);
+      return generate(ids, count, { cache });
+    },
+    memory: () => lm.memory(),
+    info: () => lm.info(),
+    close: () => lm.dispose(),
+  };
+}
