@@ -3,6 +3,7 @@
 #include <emscripten/bind.h>
 #include <emscripten/val.h>
 
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -11,9 +12,12 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/thread_pool.hpp"
 #include "generate/generation.hpp"
 #include "session/mechanism.hpp"
 #include "session/session.hpp"
+
+extern "C" void _emscripten_stack_restore(void* top);  // Emscripten's: sets the stack pointer of the calling instance
 
 namespace {
 
@@ -97,6 +101,33 @@ wf::Config config_from(const char* where, const val& flat) {
     }
   }
   return config;
+}
+
+// Of this instance, once `startThreads` was called.
+std::unique_ptr<wf::ThreadPool> threads;
+
+constexpr size_t kThreadStack = size_t{1} << 18;  // bytes
+
+void serve_thread(size_t thread) { threads->serve(thread); }
+void lose_thread() { threads->lose(); }
+
+// Makes the pool. What another worker needs to become thread number i: the table's indices of functions, and where its stack begins.
+val start_threads(size_t count, size_t cores) {
+  return guarded([&] {
+    threads = std::make_unique<wf::ThreadPool>(count, cores);
+    val stacks = val::array();
+    for (size_t i = 1; i < count; ++i) {
+      void* stack = std::aligned_alloc(16, kThreadStack);
+      if (stack == nullptr) throw std::bad_alloc();
+      stacks.set(i - 1, reinterpret_cast<size_t>(stack) + kThreadStack);
+    }
+    val entry = val::object();
+    entry.set("setStack", reinterpret_cast<size_t>(&_emscripten_stack_restore));
+    entry.set("serve", reinterpret_cast<size_t>(&serve_thread));
+    entry.set("lose", reinterpret_cast<size_t>(&lose_thread));
+    entry.set("stacks", stacks);
+    return entry;
+  });
 }
 
 class GenerationHandle {
@@ -278,7 +309,7 @@ class ScoreHandle {
 
 class SessionHandle {
  public:
-  SessionHandle(const wf::Config& config, const wf::Config& options) : session_(config, options) {}
+  SessionHandle(const wf::Config& config, const wf::Config& options) : session_(config, options, threads.get()) {}
 
   val parameters() {
     return guarded([&] {
@@ -308,6 +339,9 @@ class SessionHandle {
       result.set("weights", static_cast<double>(plan.weights));
       result.set("workspace", plan.workspace);
       result.set("cachePerToken", plan.cache_per_token);
+      val stores = val::array();
+      for (const wf::DType store : plan.stores) stores.call<void>("push", std::string(wf::name_of(store)));
+      result.set("stores", stores);
       return result;
     });
   }
@@ -368,7 +402,11 @@ class SessionHandle {
       result.set("hasPooler", info.has_pooler);
       result.set("tokenTypes", info.token_types);
       result.set("sourceVocabSize", info.source_vocab_size != 0 ? info.source_vocab_size : info.vocab_size);
+#ifdef __wasm_relaxed_simd__
+      result.set("simd", std::string("relaxed"));
+#else
       result.set("simd", std::string("simd128"));
+#endif
       return result;
     });
   }
@@ -515,6 +553,7 @@ EMSCRIPTEN_BINDINGS(wasmformer) {
       .function("cacheLength", &SessionHandle::cache_length)
       .function("deleteCache", &SessionHandle::delete_cache)
       .function("gradients", &SessionHandle::gradients);
+  emscripten::function("startThreads", &start_threads);
   emscripten::function("createSession", &create_session);
   emscripten::function("processLogits", &process_logits);
   emscripten::function("runMechanism", &run_mechanism);

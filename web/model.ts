@@ -1,4 +1,5 @@
 /// <reference lib="esnext.disposable" preserve="true" />
+import { dtypeOf } from './dtypes.ts';
 import type { Client } from './engine/client.ts';
 import type { ChatSettings, GenerateInput, LoadedModel } from './engine/messages.ts';
 import type { NativeParameter } from './engine/native.ts';
@@ -37,7 +38,6 @@ import type {
   Cache,
   ChatMessage,
   ChatOptions,
-  Dtype,
   ForwardInput,
   ForwardOptions,
   ForwardResult,
@@ -208,7 +208,7 @@ export class Model {
 
   /** Every weight of the model: its published name and shape, and how it is kept. */
   async parameters(): Promise<ParameterInfo[]> {
-    return (await this.#parameters()).map(({ name, shape, dtype }) => ({ name, shape, dtype: dtype.toLowerCase() as Dtype }));
+    return (await this.#parameters()).map(({ name, shape, dtype }) => ({ name, shape, dtype: dtypeOf(dtype) }));
   }
 
   #parameters(): Promise<NativeParameter[]> {

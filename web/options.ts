@@ -1,9 +1,11 @@
+import { dtypes } from './dtypes.ts';
 import type { Flat } from './engine/flat.ts';
 import { WasmformerError } from './errors.ts';
 import type {
   ChatMessage,
   ChatOptions,
   CreateOptions,
+  Dtype,
   ForwardInput,
   ForwardOptions,
   GenerateOptions,
@@ -187,11 +189,8 @@ const chatOnlyOptions: Record<string, Kind> = {
   templateVariables: object,
 };
 
-const dtypes = ['f32', 'f16', 'bf16'];
-const plannedDtypes = ['q8', 'q4'];
-
 const loadOptions: Record<string, Kind> = {
-  dtype: kind(`${dtypes.map((name) => `'${name}'`).join(', ')}`, (value) => dtypes.includes(value)),
+  dtype: kind(`${dtypes.map((name) => `'${name}'`).join(', ')}`, (value) => dtypes.includes(value as Dtype)),
   revision: string,
   token: string,
   endpoint: string,
@@ -199,7 +198,7 @@ const loadOptions: Record<string, Kind> = {
   offline: boolean,
   onProgress: callback,
   signal,
-  threads: integerFrom(1),
+  threads: integerFrom(1, 64),
   deterministic: boolean,
   worker: boolean,
   trainable: boolean,
@@ -312,13 +311,9 @@ export function checkCreateOptions(options: unknown): CreateOptions {
 }
 
 function checkedLoadOptions(options: unknown, where = 'load', kinds = loadOptions): LoadOptions {
-  const dtype = (options as LoadOptions | undefined)?.dtype as string | undefined;
-  if (dtype !== undefined && plannedDtypes.includes(dtype)) {
-    unsupported(where, `dtype '${dtype}'`, `choose one of ${dtypes.map((name) => `'${name}'`).join(', ')}`);
-  }
   const result = checked(where, options, kinds);
+  if (result.trainable && (result.dtype ?? 'f32') !== 'f32') fail(where, 'dtype', "'f32' with trainable", result.dtype);
   if (result.network) checked(where, result.network, networkOptions);
-  if (result.threads > 1) unsupported(where, `threads: ${result.threads}`, 'choose 1');
   return result;
 }
 

@@ -12,12 +12,18 @@ export interface Tensor {
   shape: number[];
 }
 
-/** How weights are kept in memory. Arithmetic is float32 whatever this says. */
-export type Dtype = 'f32' | 'f16' | 'bf16';
+/**
+ * How weights are kept in memory. `q8` and `q4`: blocks of 32 with a scale each, in eight and four bits (token embeddings and heads keep
+ * eight), multiplied by activations that are rounded to eight bits on the way; the others compute in float32.
+ */
+export type Dtype = 'f32' | 'f16' | 'bf16' | 'q8' | 'q4';
 
 /** What `load` takes beside the source. An option that is not here throws `invalid-argument`. */
 export interface LoadOptions {
-  /** How weights are kept in memory; by default as in the file (a float64 file as `f32`). */
+  /**
+   * How weights are kept in memory; by default as in the file (a float64 file as `f32`, GGUF's formats other than Q8_0 and Q4_0 as `q8`).
+   * With `trainable`, `f32` alone.
+   */
   dtype?: Dtype;
   /** A branch, tag or commit of a Hub repository. Default `main`. */
   revision?: string;

@@ -121,7 +121,7 @@ class Bert final : public Model {
       if (table <= first_row_) config.reject("max_position_embeddings", join("more than pad_token_id + 1 (", first_row_, ")"));
     }
 
-    word_embedding_ = Weight::matrix(V, E);
+    word_embedding_ = Weight::vocabulary(V, E);
     position_embedding_ = Weight::table(table, E);
     if (family_.has_types) {
       info_.token_types = dimension(config, "type_vocab_size", 2);
@@ -173,7 +173,7 @@ class Bert final : public Model {
       transform_ = Linear(E, D, true);
       transform_activation_ = family_.head_has_gelu ? kernels::Activation::kGelu : act;
       transform_norm_ = Norm::layer(E, eps);
-      if (!tied_) decoder_ = Weight::matrix(info_.vocab_size, E);
+      if (!tied_) decoder_ = Weight::vocabulary(info_.vocab_size, E);
       decoder_bias_ = Weight::vector(info_.vocab_size);
     } else if (!is_bare) {
       info_.labels = dimension(config, "num_labels", 2);

@@ -48,7 +48,7 @@ class Bloom final : public Model {
     const float eps = epsilon(config, "layer_norm_epsilon", 1e-5);
     const auto order = config.boolean("apply_residual_connection_post_layernorm", false) ? Residual::Order::kNormed : Residual::Order::kPre;
 
-    token_embedding_ = Weight::matrix(V, D);
+    token_embedding_ = Weight::vocabulary(V, D);
     embedding_norm_ = Norm::layer(D, eps);
     blocks_.resize(layer_count(config, first_present(config, {"n_layer", "num_hidden_layers"}), 2));
     for (size_t l = 0; l < blocks_.size(); ++l) {
@@ -61,7 +61,7 @@ class Bloom final : public Model {
     }
     final_norm_ = Norm::layer(D, eps);
     tied_ = config.boolean("tie_word_embeddings", true);
-    if (!tied_) head_ = Weight::matrix(V, D);
+    if (!tied_) head_ = Weight::vocabulary(V, D);
 
     info_ = {"bloom", blocks_.size(), H, H, head_size, D, V, "alibi", config.size("seq_length", 0), false};
     cache_shape_ = {H, H, head_size, head_size};

@@ -52,7 +52,7 @@ class Gpt2 final : public Model {
     const auto act = activation(config, "activation_function", "gelu_new");
     const bool scaled = config.boolean("scale_attn_weights", true), by_layer = config.boolean("scale_attn_by_inverse_layer_idx", false);
 
-    token_embedding_ = Weight::matrix(V, D);
+    token_embedding_ = Weight::vocabulary(V, D);
     position_embedding_ = Weight::table(positions, D);
     blocks_.resize(layer_count(config, "n_layer", 12));
     for (size_t l = 0; l < blocks_.size(); ++l) {
@@ -66,7 +66,7 @@ class Gpt2 final : public Model {
     }
     final_norm_ = Norm::layer(D, eps);
     tied_ = config.boolean("tie_word_embeddings", true);
-    if (!tied_) head_ = Weight::matrix(V, D);
+    if (!tied_) head_ = Weight::vocabulary(V, D);
 
     info_ = {"gpt2", blocks_.size(), H, H, head_size, D, V, "learned", positions, true};
     cache_shape_ = {H, H, head_size, head_size};

@@ -52,7 +52,7 @@ class GptNeox final : public Model {
     const auto act = activation(config, "hidden_act", "gelu");
     const bool bias = config.boolean("attention_bias", true), parallel = config.boolean("use_parallel_residual", true);
 
-    token_embedding_ = Weight::matrix(V, D);
+    token_embedding_ = Weight::vocabulary(V, D);
     rope_ = Rope(config, head_size, positions, config.number("rotary_emb_base", 10000), config.number("rotary_pct", 0.25));
     blocks_.resize(layer_count(config, "num_hidden_layers", 44));
     for (size_t l = 0; l < blocks_.size(); ++l) {
@@ -63,7 +63,7 @@ class GptNeox final : public Model {
     }
     final_norm_ = Norm::layer(D, eps);
     tied_ = config.boolean("tie_word_embeddings", false);
-    if (!tied_) head_ = Weight::matrix(V, D);
+    if (!tied_) head_ = Weight::vocabulary(V, D);
 
     info_ = {"gpt_neox", blocks_.size(), H, H, head_size, D, V, "rope", positions, false};
     cache_shape_ = {H, H, head_size, head_size};

@@ -89,7 +89,7 @@ class Llama final : public Model {
     if (family.is_gemma && act == kernels::Activation::kGelu) act = kernels::Activation::kGeluTanh;
     const float offset = family.is_gemma ? 1 : 0;
 
-    token_embedding_ = Weight::matrix(V, D);
+    token_embedding_ = Weight::vocabulary(V, D);
     embedding_scale_ = family.is_gemma ? std::sqrt(static_cast<float>(D)) : 1;
     rope_ = Rope(config, head_size, positions, 10000);
     blocks_.resize(layer_count(config, "num_hidden_layers", 32));
@@ -108,7 +108,7 @@ class Llama final : public Model {
     }
     final_norm_ = Norm::rms(D, eps, offset);
     tied_ = config.boolean("tie_word_embeddings", family.tied);
-    if (!tied_) head_ = Weight::matrix(V, D);
+    if (!tied_) head_ = Weight::vocabulary(V, D);
 
     info_ = {type, blocks_.size(), H, Hk, head_size, D, V, "rope", positions, false};
     cache_shape_ = {H, Hk, head_size, head_size};

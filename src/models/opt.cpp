@@ -65,7 +65,7 @@ class Opt final : public Model {
     const auto order = pre_norm ? Residual::Order::kPre : Residual::Order::kPost;
     const auto norm = [&] { return affine ? Norm::layer(D, 1e-5f) : Norm{}; };
 
-    token_embedding_ = Weight::matrix(V, width);
+    token_embedding_ = Weight::vocabulary(V, width);
     position_embedding_ = Weight::table(positions + kPositionOffset, D);
     if (width != D) {
       project_in_ = Linear(D, width, false);
@@ -82,7 +82,7 @@ class Opt final : public Model {
     has_final_norm_ = pre_norm && !config.boolean("_remove_final_layer_norm", false);
     final_norm_ = has_final_norm_ ? norm() : Norm{};
     tied_ = config.boolean("tie_word_embeddings", true);
-    if (!tied_) head_ = Weight::matrix(V, width);
+    if (!tied_) head_ = Weight::vocabulary(V, width);
 
     info_ = {"opt", blocks_.size(), H, H, head_size, D, V, "learned", positions, true, PositionRule::kVisible};
     cache_shape_ = {H, H, head_size, head_size};

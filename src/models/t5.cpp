@@ -111,7 +111,7 @@ class T5 final : public EncoderDecoder {
     const auto [act, gated] = feed_forward_kind(config, multilingual ? "gated-gelu" : "relu");
 
     for (const std::string& name : config.strings("architectures")) info_.encoder_only |= name.ends_with("EncoderModel");
-    embedding_ = Weight::matrix(V, D);
+    embedding_ = Weight::vocabulary(V, D);
     const auto build = [&](Stack& stack, size_t count, bool is_decoder, Site site) {
       stack.layers.resize(count);
       stack.bias = RelativeBias(H, buckets, max_distance, !is_decoder);
@@ -142,7 +142,7 @@ class T5 final : public EncoderDecoder {
     scales_output_ = !multilingual && config.boolean("scale_decoder_outputs", tied);
     tied_ = tied && scales_output_;
     info_.head = info_.encoder_only ? HeadKind::kNone : HeadKind::kLanguage;
-    if (!tied_ && !info_.encoder_only) head_ = Weight::matrix(V, D);
+    if (!tied_ && !info_.encoder_only) head_ = Weight::vocabulary(V, D);
 
     encoder_layers_ = encoder_.layers.size();
     encoder_heads_ = H;

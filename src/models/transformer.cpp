@@ -163,7 +163,7 @@ class Transformer final : public EncoderDecoder {
     }
     const auto side = [&](size_t own_vocabulary) {
       Side made;
-      if (own_vocabulary != 0) made.own_embedding = Weight::matrix(own_vocabulary, c.D);
+      if (own_vocabulary != 0) made.own_embedding = Weight::vocabulary(own_vocabulary, c.D);
       if (c.positions == Positions::kLearned) made.position_embedding = Weight::table(c.context + c.position_offset, c.D);
       if (c.embedding_norm) made.embedding_norm = norm();
       if (c.final_norm) made.final_norm = norm();
@@ -171,8 +171,8 @@ class Transformer final : public EncoderDecoder {
     };
     if (!encoder_.empty()) encoder_side_ = side(c.source_vocab_size);
     if (!decoder_.empty()) decoder_side_ = side(c.source_vocab_size != 0 ? c.vocab_size : 0);
-    if (c.source_vocab_size == 0) shared_embedding_ = Weight::matrix(c.vocab_size, c.D);
-    if (!c.tied) head_ = Weight::matrix(c.vocab_size, c.D);
+    if (c.source_vocab_size == 0) shared_embedding_ = Weight::vocabulary(c.vocab_size, c.D);
+    if (!c.tied) head_ = Weight::vocabulary(c.vocab_size, c.D);
     if (c.logits_bias) logits_bias_ = Weight::vector(c.vocab_size);
     if (c.positions == Positions::kSinusoids) sinusoids_ = Sinusoids(c.D);
     if (c.positions == Positions::kHalves) sinusoids_ = Sinusoids::halves(c.D);

@@ -12,22 +12,23 @@ namespace wf {
 namespace {
 
 size_t plain_bytes(size_t rows, size_t cols, DType store) {
-  return checked_product(checked_product(rows, cols, "weight"), block_bytes(store), "weight");
+  return checked_product(rows, stored_bytes(store, cols), "weight");
 }
 
 }  // namespace
 
 size_t Weight::bytes(DType store, bool trainable) const {
   if (trainable) return checked_product(plain_bytes(rows_, cols_, DType::kF32), 2, "weight");
-  if (use_ != Use::kMatrix) return plain_bytes(rows_, cols_, DType::kF32);
-  plain_bytes(checked_sum(rows_, kernels::kPanel, "weight"), cols_, store);  // so that rounding up cannot wrap either
+  if (!is_matrix()) return plain_bytes(rows_, cols_, DType::kF32);
+  // So that rounding up, and what stands beside the numbers of quantised blocks, cannot wrap either.
+  checked_product(plain_bytes(checked_sum(rows_, kernels::kPanel, "weight"), cols_, store), is_block(store) ? 2 : 1, "weight");
   return kernels::panel_bytes(store, rows_, cols_);
 }
 
 void Weight::allocate(DType store, bool trainable) {
   const size_t total = bytes(store, trainable);
-  packed_ = use_ == Use::kMatrix && !trainable;
-  dtype_ = packed_ ? store : DType::kF32;
+  packed_ = is_matrix() && !trainable;
+  dtype_ = held_as(store, trainable);
   data_ = Buffer(trainable ? total / 2 : total, "a weight");
   gradient_ = trainable ? Buffer(total / 2, "a weight's gradient") : Buffer();
 }

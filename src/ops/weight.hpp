@@ -13,23 +13,28 @@ namespace wf {
 
 class Weight {
  public:
-  // kMatrix multiplies (and may be looked up by rows: a tied embedding); kTable is only looked up; kVector is added or scaled by.
-  enum class Use : uint8_t { kMatrix, kTable, kVector };
+  // kMatrix multiplies; kVocabulary does too or is looked up by rows, or both: token embeddings and heads, which lose most by few
+  // bits; kTable is only looked up; kVector is added or scaled by.
+  enum class Use : uint8_t { kMatrix, kVocabulary, kTable, kVector };
 
   Weight() = default;                                                                    // absent: a linear layer without bias
   static Weight matrix(size_t rows, size_t cols) { return {Use::kMatrix, rows, cols}; }  // (F, D)
-  static Weight table(size_t rows, size_t cols) { return {Use::kTable, rows, cols}; }    // (N, D)
-  static Weight vector(size_t size) { return {Use::kVector, 1, size}; }                  // (D)
+  static Weight vocabulary(size_t rows, size_t cols) { return {Use::kVocabulary, rows, cols}; }  // (V, D)
+  static Weight table(size_t rows, size_t cols) { return {Use::kTable, rows, cols}; }            // (N, D)
+  static Weight vector(size_t size) { return {Use::kVector, 1, size}; }                          // (D)
 
   bool present() const { return rows_ != 0; }
   size_t rows() const { return rows_; }
   size_t cols() const { return cols_; }
   Use use() const { return use_; }
+  bool is_matrix() const { return use_ == Use::kMatrix || use_ == Use::kVocabulary; }
   DType dtype() const { return dtype_; }
   bool packed() const { return packed_; }
   bool trainable() const { return gradient_.data() != nullptr; }
 
-  // Bytes `allocate` would take, checked for overflow. Only a frozen matrix is held as `store`; everything else is f32.
+  // The format it would be held in: `store` if it is a frozen matrix; everything else is f32.
+  DType held_as(DType store, bool trainable) const { return is_matrix() && !trainable ? store : DType::kF32; }
+  // Bytes `allocate` would take, checked for overflow.
   size_t bytes(DType store, bool trainable) const;
   void allocate(DType store, bool trainable);
 

@@ -60,7 +60,7 @@ class Demand {
   Demand(const ForwardRequest& request, const Model& model) : request_(request), info_(model.info()) {
     shape_ = model.cache_shape();
     for (const Weight* weight : model.parameters().weights()) {
-      if (weight->use() == Weight::Use::kMatrix) inner_ = std::max(inner_, weight->cols());
+      if (weight->is_matrix()) inner_ = std::max(inner_, weight->cols());
     }
   }
 
@@ -271,7 +271,7 @@ void Forward::read_source() {
     if (!source_.hides(row)) memory_.push_back(source_.places[row]);
   }
   Collector collector(runtime, request_, results_[sequence_], {&text_, &source_, memory_});
-  Context ctx{runtime.arena, nullptr, &collector};
+  Context ctx = runtime.context(&collector);
   const Scope scope(ctx);
   const std::vector<size_t> offsets{0, source_.ids.size()}, memory_offsets{0, memory_.size()};
   Batch batch{source_.ids, source_.positions, offsets, {}};
@@ -295,7 +295,7 @@ bool Forward::decode_chunk() {
   const size_t past = cache_->length(), count = std::min(kChunk, text_.ids.size() - past);
   if (count == 0) return true;
   Collector collector(runtime, request_, results_[sequence_], {&text_, &source_, memory_, past});
-  Context ctx{runtime.arena, nullptr, &collector};
+  Context ctx = runtime.context(&collector);
   const Scope scope(ctx);
   const std::vector<size_t> offsets{0, count}, extents{text_.extent};
   const float* key_bias = text_.key_bias.data();
@@ -312,7 +312,7 @@ bool Forward::decode_chunk() {
 void Forward::encode_whole() {
   if (text_.ids.empty()) return;
   Collector collector(*runtime_, request_, results_[sequence_], {&text_});
-  Context ctx{runtime_->arena, nullptr, &collector};
+  Context ctx = runtime_->context(&collector);
   const Scope scope(ctx);
   const std::vector<size_t> offsets{0, text_.ids.size()};
   Batch batch{text_.ids, text_.positions, offsets, {}};

@@ -15,15 +15,31 @@ void Loader::expect(State state, const char* call, const char* before) const {
   if (state_ != state) fail(Code::kInvalidArgument, "load", call, ": expected to be called after ", before);
 }
 
-DType Loader::store_of(const Weight* weight) const {
-  if (store_) return *store_;
+DType Loader::common_dtype(const Weight* weight) const {
   std::optional<DType> common;
   for (size_t i = 0; i < parameters_.list().size(); ++i) {
     if (parameters_.list()[i].weight != weight) continue;
-    if (common && *common != dtypes_[i]) return DType::kF32;
-    common = dtypes_[i];
+    DType dtype = dtypes_[i];
+    if (is_block(dtype) && !is_quantised_store(dtype)) dtype = DType::kQ8;
+    if (!common || *common == dtype) {
+      common = dtype;
+    } else {
+      common = is_block(*common) && is_block(dtype) ? DType::kQ8 : DType::kF32;
+    }
   }
   return common.value_or(DType::kF32);
+}
+
+DType Loader::store_of(const Weight* weight) const {
+  if (!store_) return common_dtype(weight);
+  const bool keeps_eight = *store_ == DType::kQ4 && weight->use() == Weight::Use::kVocabulary && common_dtype(weight) != DType::kQ4;
+  return keeps_eight ? DType::kQ8 : *store_;
+}
+
+std::vector<DType> Loader::stores() const {
+  std::vector<DType> all;
+  for (const Parameter& parameter : parameters_.list()) all.push_back(parameter.weight->held_as(store_of(parameter.weight), trainable_));
+  return all;
 }
 
 uint64_t Loader::plan(std::span<const DType> dtypes) {
@@ -31,6 +47,12 @@ uint64_t Loader::plan(std::span<const DType> dtypes) {
   if (dtypes.size() != parameters_.list().size()) {
     fail(Code::kInvalidArgument, "load", "dtypes: expected one for each of ", parameters_.list().size(), " parameters, got ",
          dtypes.size());
+  }
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    const Parameter& parameter = parameters_.list()[i];
+    if (parameter.row_size() % block_size(dtypes[i]) == 0) continue;
+    fail(Code::kShapeMismatch, "load", parameter.name, ": expected rows of a multiple of ", block_size(dtypes[i]), " for ",
+         name_of(dtypes[i]), ", got ", parameter.row_size());
   }
   dtypes_.assign(dtypes.begin(), dtypes.end());
   uint64_t total = 0;
@@ -76,6 +98,10 @@ void Loader::load_rows(size_t index, size_t begin, size_t count) {
   const size_t bytes = checked_product(count, stored_bytes(dtypes_[index], parameter.row_size()), "load");
   if (bytes != staged_bytes_) {
     fail(Code::kInvalidArgument, "load", parameter.name, ": expected ", bytes, " staged bytes for ", count, " rows, got ", staged_bytes_);
+  }
+  const size_t step = block_size(parameter.weight->dtype());
+  if (parameter.layout == Parameter::Layout::kTransposed && (begin % step != 0 || (count % step != 0 && begin + count != rows))) {
+    fail(Code::kInvalidArgument, "load", parameter.name, ": expected whole blocks of ", step, " rows, got ", count, " from ", begin);
   }
   parameter.load(begin, count, staged_.data(), dtypes_[index]);
   std::fill_n(loaded_[index].begin() + static_cast<ptrdiff_t>(begin), count, true);

@@ -16,13 +16,16 @@ namespace wf {
 
 class Loader {
  public:
-  // `store`: the format in which matrices are kept; absent: the file's, f32 where the parts of one matrix differ. `trainable`:
-  // everything in f32, with room for gradients.
+  // `store`: the format in which matrices are kept; with kQ4, token embeddings and heads are kQ8 unless the file has them in four bits.
+  // Absent: the file's, or kQ8 in place of one in which nothing is kept, or the wider one where the parts of one matrix differ.
+  // `trainable`: everything in f32, with room for gradients.
   Loader(const Parameters& parameters, std::optional<DType> store, bool trainable);
 
   // Bytes of all weights when the file holds the parameters, in their order, in these formats; they may be more than can be
   // addressed. Allocates nothing.
   uint64_t plan(std::span<const DType> dtypes);
+  // The formats in which the planned parameters will be kept.
+  std::vector<DType> stores() const;
   // Takes that memory, or throws kOutOfMemory with the bytes.
   void allocate();
   // Memory for `bytes` of stored rows; valid until the next call.
@@ -36,6 +39,7 @@ class Loader {
   enum class State : uint8_t { kNew, kPlanned, kLoading, kLoaded };
 
   void expect(State state, const char* call, const char* before) const;
+  DType common_dtype(const Weight* weight) const;
   DType store_of(const Weight* weight) const;
 
   const Parameters& parameters_;

@@ -58,8 +58,8 @@ size_t Runtime::workspace_bytes(size_t rows, size_t keys, size_t logit_rows) con
   // A layer's activations are at most the outputs of all its matrices; the residual stream and its copies come on top.
   size_t outputs = 0, scratch = 0;
   for (const Weight* weight : model->parameters().weights()) {
-    if (weight->use() != Weight::Use::kMatrix) continue;
-    const bool is_head = weight->rows() == info.vocab_size || weight->rows() == info.source_vocab_size;
+    if (!weight->is_matrix()) continue;
+    const bool is_head = weight->use() == Weight::Use::kVocabulary;
     if (!is_head) outputs = checked_sum(outputs, weight->rows(), "workspace");
     scratch = std::max(scratch, kernels::matmul_scratch(DType::kF32, is_head ? logit_rows : rows, weight->cols(), weight->rows()));
   }

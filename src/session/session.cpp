@@ -33,7 +33,9 @@ std::shared_ptr<Runtime> make_runtime(const Config& config, const Config& option
 
 std::optional<DType> store_of(const Config& options) {
   if (!options.has("dtype")) return std::nullopt;
-  return dtype_named(options.string("dtype"));
+  const DType dtype = dtype_named(options.string("dtype"));
+  if (is_block(dtype) && !is_quantised_store(dtype)) options.reject("dtype", "F32, F16, BF16, Q8_0 or Q4_0");
+  return dtype;
 }
 
 using Lists = std::vector<std::vector<int32_t>>;
@@ -140,11 +142,13 @@ const generate::Step& GenerationRun::advance() {
   return nothing_yet_;
 }
 
-Session::Session(const Config& config, const Config& options)
+Session::Session(const Config& config, const Config& options, ThreadPool* threads)
     : config_(config),
       runtime_(make_runtime(config, options)),
       trainable_(options.boolean("trainable", false)),
-      loader_(runtime_->model->parameters(), store_of(options), trainable_) {}
+      loader_(runtime_->model->parameters(), store_of(options), trainable_) {
+  runtime_->threads = threads;
+}
 
 double Session::parameter_count() const {
   double count = 0;
@@ -157,7 +161,8 @@ Plan Session::plan(std::span<const DType> dtypes) {
   const ModelInfo& info = runtime_->model->info();
   const size_t context = info.context == 0 ? kPlannedContext : std::min(info.context, kPlannedContext);
   return {planned_bytes_, runtime_->workspace_bytes(kChunk, context, 1),
-          checked_product(runtime_->model->windows().size(), runtime_->pool.block_bytes(), "cache") / kernels::kBlock};
+          checked_product(runtime_->model->windows().size(), runtime_->pool.block_bytes(), "cache") / kernels::kBlock,
+          loader_.stores()};
 }
 
 void Session::allocate() {

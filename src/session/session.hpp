@@ -27,6 +27,7 @@ struct Plan {
   uint64_t weights;
   size_t workspace;        // of a chunk of a prompt
   size_t cache_per_token;  // of one sequence
+  std::vector<DType> stores;  // of the parameters, in their order: the formats they will be kept in
 };
 
 struct Memory {
@@ -56,10 +57,11 @@ class GenerationRun {
 
 class Session {
  public:
-  // `config`: config.json. `options`: dtype ("F32", "F16", "BF16": the format in which matrices are kept, the file's when absent),
+  // `config`: config.json. `options`: dtype ("F32", "F16", "BF16", "Q8_0", "Q4_0": the format in which matrices are kept, see Loader),
   // trainable (flag), memoryLimit (bytes). No weight is allocated yet.
   // Errors: kUnsupported or kInvalidArgument naming the field of the configuration or the option.
-  Session(const Config& config, const Config& options);
+  // `threads` outlives the session; null: the caller's thread alone.
+  Session(const Config& config, const Config& options, ThreadPool* threads = nullptr);
 
   const ModelInfo& info() const { return runtime_->model->info(); }
   const std::vector<Parameter>& parameters() const { return runtime_->model->parameters().list(); }

@@ -1,3 +1,4 @@
+import { dtypeOf, dtypes, storeOf } from '../dtypes.ts';
 import { WasmformerError } from '../errors.ts';
 import {
   type Checkpoint,
@@ -40,12 +41,21 @@ import type { ChatSettings, GenerateInput, LoadedModel } from './messages.ts';
 import { type Guarded, Native, type NativeInfo, type NativeParameter, type NativeSession, type NativeTensor, type Plan } from './native.ts';
 import { Queue } from './queue.ts';
 import { runTask, type TaskHost, tasksOf } from './tasks.ts';
+import type { ThreadPort, Threads } from './threads.ts';
 
 /** What differs between a page, a browser's worker and Node. */
 export interface EnginePlatform {
   files: FilePlatform;
   /** Lets other tasks of this thread run: messages, timers, input and output. */
   turn(): Promise<void>;
+  /** Starts a worker that is to become a thread. */
+  openThread(): ThreadPort;
+}
+
+/** How an engine is to compute. */
+export interface EngineStart {
+  threads: Threads;
+  simdReason: string;
 }
 
 /** `load`'s options that reach the engine. */
@@ -60,8 +70,6 @@ export interface EngineCreateOptions extends EngineLoadOptions {
   tokenizer?: Source;
 }
 
-/** The largest memory the module may have (its link flags say so); the last page stays out of reach of pointers. */
-const memoryLimit = 2 ** 32 - 2 ** 16;
 /** What the program itself takes of it: stack, static data, the allocator, a slab of staged weights. */
 const overhead = 16 * 2 ** 20;
 /** The context that must fit beside the weights for a model to be of use, in tokens. */
@@ -107,6 +115,7 @@ interface Model {
 export class Engine {
   #platform: EnginePlatform;
   #native: Native | null = null;
+  #start: EngineStart | null = null;
   #model: Model | null = null;
   #queue = new Queue();
   /** The caches that callers hold. */
@@ -150,8 +159,9 @@ export class Engine {
   }
 
   /** Makes the WebAssembly instance. */
-  async start(compiled: WebAssembly.Module): Promise<void> {
-    this.#native = await Native.create(compiled);
+  async start(compiled: WebAssembly.Module, start: EngineStart, { signal }: Call): Promise<void> {
+    this.#start = start;
+    this.#native = await Native.create(compiled, start.threads, this.#platform.openThread, signal);
   }
 
   async load(source: Source, options: EngineLoadOptions, { signal, emit }: Call): Promise<LoadedModel> {
@@ -212,24 +222,26 @@ export class Engine {
     try {
       const config = flattenConfig(checkpoint.config);
       const memory = {} as Inspection['memory'];
-      let described: ModelInfo | undefined;
-      for (const dtype of ['f32', 'f16', 'bf16'] as const) {
-        const { session, matches, dtypes, unused } = openSession(native, config, sessionOptions(dtype), (parameters) =>
-          matchTensors(parameters, checkpoint.tensors),
-        );
-        const plan = native.call(() => session.plan(dtypes));
-        memory[dtype] = { ...plan, fits: bytesNeeded(plan) <= memoryLimit };
+      let described: ReturnType<typeof describeModel> | undefined;
+      for (const dtype of [options.dtype, ...dtypes]) {
+        const {
+          session,
+          matches,
+          dtypes: given,
+          unused,
+        } = openSession(native, config, sessionOptions(dtype), (parameters) => matchTensors(parameters, checkpoint.tensors));
+        const plan = native.call(() => session.plan(given));
+        if (dtype) memory[dtype] = { ...bytesOf(plan), fits: bytesNeeded(plan) <= native.memoryLimit };
         described ??= describeModel(
           checkpoint,
           native.call(() => session.info()),
           plan,
           matches,
-          options.dtype,
           unused,
         );
         session.delete();
       }
-      const { memory: _, warnings: __, simd: ___, threads: ____, ...rest } = described as ModelInfo;
+      const { memory: _, warnings: __, ...rest } = described as ReturnType<typeof describeModel>;
       return { ...rest, fileBytes: checkpoint.weightBytes, memory };
     } finally {
       await checkpoint.close();
@@ -244,6 +256,7 @@ export class Engine {
     signal: AbortSignal,
     parts: Parts,
   ): Promise<Model> {
+    const { threads, simdReason } = this.#start as EngineStart;
     const config = flattenConfig(from.config);
     const given = sessionOptions(options.dtype, options.trainable);
     const { session, matches, dtypes, unused } = openSession(native, config, given, parts.match);
@@ -286,7 +299,12 @@ export class Engine {
           config: structuredClone(from.config),
           generationConfig: structuredClone(from.generationConfig),
           tokenizer: tokenizer && describeTokenizer(tokenizer),
-          info: { ...describeModel(from, info, plan, matches, options.dtype, unused), ...describeTasks(info, tokenizer, sentence) },
+          info: {
+            ...describeModel(from, info, plan, matches, unused),
+            ...describeTasks(info, tokenizer, sentence),
+            simd: { level: info.simd, reason: simdReason },
+            threads: { count: threads.count, reason: threads.reason },
+          },
         },
       };
     } catch (reason) {
@@ -698,6 +716,7 @@ export class Engine {
   /** Drops the instance. */
   close(): void {
     this.#model = null;
+    this.#native?.close();
     this.#native = null;
   }
 
@@ -728,14 +747,13 @@ function describeModel(
   info: NativeInfo,
   plan: Plan,
   matches: Matches,
-  dtype: Dtype | undefined,
   unusedTensors: string[],
-): ModelInfo {
+): Omit<ModelInfo, 'simd' | 'threads'> {
   const dtypes: Partial<Record<Dtype, number>> = {};
-  for (const { parameter, entry } of matches) {
-    const kept = keptAs(parameter.shape, entry.dtype, dtype);
+  matches.forEach(({ parameter }, i) => {
+    const kept = dtypeOf(plan.stores[i]);
     dtypes[kept] = (dtypes[kept] ?? 0) + count(parameter.shape);
-  }
+  });
   const [most] = (Object.entries(dtypes) as [Dtype, number][]).sort(([, a], [, b]) => b - a)[0];
   return {
     source: checkpoint.name,
@@ -761,19 +779,15 @@ function describeModel(
     }),
     encoderOnly: info.encoderOnly,
     head: info.head,
-    memory: { ...plan },
-    simd: { level: info.simd, reason: 'the only level that is built' },
-    threads: { count: 1, reason: 'one thread is what is built' },
+    memory: bytesOf(plan),
     tasks: tasksOf(info, false),
     unusedTensors,
     warnings: checkpoint.warnings.map(({ code, message }) => ({ code, message })),
   };
 }
 
-/** The dtype in memory of a tensor; vectors (norms, biases) are widened: they are few, and used as they are. */
-function keptAs(shape: readonly number[], fileDtype: string, dtype: Dtype | undefined): Dtype {
-  if (shape.length < 2) return 'f32';
-  return dtype ?? (fileDtype === 'F16' ? 'f16' : fileDtype === 'BF16' ? 'bf16' : 'f32');
+function bytesOf({ weights, workspace, cachePerToken }: Plan): ModelInfo['memory'] {
+  return { weights, workspace, cachePerToken };
 }
 
 function count(shape: readonly number[]): number {
@@ -781,7 +795,7 @@ function count(shape: readonly number[]): number {
 }
 
 function sessionOptions(dtype: Dtype | undefined, trainable = false): Flat {
-  return { ...(dtype ? { dtype: dtype.toUpperCase() } : {}), ...(trainable ? { trainable } : {}) };
+  return { ...(dtype ? { dtype: storeOf(dtype) } : {}), ...(trainable ? { trainable } : {}) };
 }
 
 /** A session and where its parameters come from. Parts of the model that the files may lack and do lack are turned off in `config`. */
@@ -801,17 +815,21 @@ function openSession(native: Native, config: Flat, options: Flat, match: Parts['
 }
 
 /** Throws `out-of-memory` for a model that cannot fit, and says what would. */
-function refuseTooLarge(where: string, native: Native, config: Flat, dtype: Dtype | undefined, dtypes: string[], plan: Plan): void {
+function refuseTooLarge(where: string, native: Native, config: Flat, dtype: Dtype | undefined, given: string[], plan: Plan): void {
   const need = bytesNeeded(plan);
+  const { memoryLimit } = native;
   if (need <= memoryLimit) return;
-  const smaller = native.call((module) => module.createSession(config, sessionOptions('f16')));
-  const fits = bytesNeeded(native.call(() => smaller.plan(dtypes))) <= memoryLimit;
-  smaller.delete();
+  const fitting = (['f16', 'q8', 'q4'] as const).find((smaller) => {
+    const session = native.call((module) => module.createSession(config, sessionOptions(smaller)));
+    const bytes = bytesNeeded(native.call(() => session.plan(given)));
+    session.delete();
+    return bytes <= memoryLimit;
+  });
   throw new WasmformerError(
     'out-of-memory',
     `[${where}] model: expected at most ${memoryLimit} bytes${dtype ? ` with dtype '${dtype}'` : ''}, got ${need} (weights ${plan.weights}, ` +
       `working memory ${plan.workspace}, ${plan.cachePerToken} a token of context); ` +
-      `${fits ? "dtype 'f16' would fit" : 'no dtype that is built would fit'}`,
+      `${fitting ? `dtype '${fitting}' would fit` : 'no dtype would fit'}`,
   );
 }
 

@@ -2,6 +2,7 @@ import createModule from 'wasmformer-glue';
 import { type ErrorCode, WasmformerError } from '../errors.ts';
 import type { HeadKind } from '../types.ts';
 import type { Flat } from './flat.ts';
+import { startThreads, type ThreadEntry, type ThreadPort, type Threads } from './threads.ts';
 
 /** What every native function returns: nothing is thrown across. */
 export type Guarded<T> = { value: T; error?: undefined } | { value?: undefined; error: { code: string; message: string } };
@@ -12,7 +13,7 @@ export interface NativeParameter {
   prefix?: string;
   alias?: string;
   option?: string;
-  /** `F32`, `F16` or `BF16`: how it is kept. */
+  /** As in `Plan.stores`. */
   dtype: string;
 }
 
@@ -26,6 +27,8 @@ export interface Plan {
   weights: number;
   workspace: number;
   cachePerToken: number;
+  /** How the parameters will be kept: `F32`, `F16`, `BF16`, `Q8_0`, `Q4_0`. */
+  stores: string[];
 }
 
 export interface NativeInfo {
@@ -134,23 +137,61 @@ export interface NativeSession extends Deletable {
 }
 
 export interface NativeModule {
-  HEAPU8: Uint8Array;
+  /** Makes the pool, to be called once, before the first session. */
+  startThreads(count: number, cores: number): Guarded<ThreadEntry>;
   createSession(config: Flat, options: Flat): Guarded<NativeSession>;
   processLogits(scores: Float32Array, promptLength: number, ids: Int32Array, options: Flat): Guarded<Float32Array>;
   runMechanism(operation: string, tensors: Record<string, NativeTensor>, options: Flat): Guarded<Record<string, NativeTensor>>;
 }
 
+/** Bytes of a page of wasm memory. */
+const page = 2 ** 16;
+/** The pages a memory begins with and may have at most; the link flags say the same. */
+const initial = 256;
+const most = 2 ** 16;
+
+/** A memory as large as can be had. A shared one reserves its maximum at once, which not every machine has 4 GB for. */
+function makeMemory(shared: boolean): { memory: WebAssembly.Memory; limit: number } {
+  for (let maximum = most; ; maximum /= 2) {
+    try {
+      // Pointers do not reach into the last page of 4 GB.
+      return { memory: new WebAssembly.Memory({ initial, maximum, shared }), limit: Math.min(maximum, most - 1) * page };
+    } catch (reason) {
+      if (maximum > 2 * initial) continue;
+      throw new WasmformerError('out-of-memory', `[engine] memory: expected ${maximum * page} bytes of addresses, got: ${messageOf(reason)}`, {
+        cause: reason,
+      });
+    }
+  }
+}
+
 /** One instance of the WebAssembly module, and whether it is still to be trusted. */
 export class Native {
   #module: NativeModule;
+  #memory: WebAssembly.Memory;
   #death: WasmformerError | null = null;
+  #threads: ThreadPort[] = [];
 
-  private constructor(module: NativeModule) {
+  /** Bytes that its memory may grow to. */
+  readonly memoryLimit: number;
+
+  private constructor(module: NativeModule, memory: WebAssembly.Memory, limit: number) {
     this.#module = module;
+    this.#memory = memory;
+    this.memoryLimit = limit;
   }
 
-  /** Makes an instance with a memory of its own from the shared compiled module. */
-  static async create(compiled: WebAssembly.Module): Promise<Native> {
+  /**
+   * Makes an instance with a memory of its own from the shared compiled module. With more than one thread the module's memory is
+   * a shared one, and `open` starts a worker for each but this.
+   */
+  static async create(
+    compiled: WebAssembly.Module,
+    { count, cores }: Pick<Threads, 'count' | 'cores'>,
+    open: () => ThreadPort,
+    signal: AbortSignal,
+  ): Promise<Native> {
+    const { memory, limit } = makeMemory(count > 1);
     let text = '';
     let failed: (reason: unknown) => void = () => {};
     const failure = new Promise<never>((_, reject) => {
@@ -164,6 +205,7 @@ export class Native {
           WebAssembly.instantiate(compiled, imports).then((instance) => done(instance, compiled), failed);
           return {};
         },
+        wasmMemory: memory,
         print: (line) => {
           text += `${line}\n`;
         },
@@ -177,7 +219,23 @@ export class Native {
         cause: reason,
       });
     });
-    return new Native(module);
+    const native = new Native(module, memory, limit);
+    if (count > 1) {
+      const entry = native.call((module) => module.startThreads(count, cores));
+      native.#threads = await startThreads(open, entry, compiled, memory, signal, (reason) => native.#die('a thread ended', reason));
+    }
+    return native;
+  }
+
+  /** Ends its threads. */
+  close(): void {
+    for (const thread of this.#threads) thread.terminate();
+  }
+
+  #die(what: string, reason: unknown): WasmformerError {
+    const message = `[engine] the model's WebAssembly instance cannot be used any more, ${what}: ${messageOf(reason)}`;
+    this.#death ??= new WasmformerError('dead', message, { cause: reason });
+    return this.#death;
   }
 
   /** Why the instance can no longer be used, if so. */
@@ -195,26 +253,22 @@ export class Native {
     try {
       result = run(this.#module);
     } catch (reason) {
-      this.#death = new WasmformerError(
-        'dead',
-        `[engine] the model's WebAssembly instance trapped and cannot be used any more: ${messageOf(reason)}`,
-        { cause: reason },
-      );
-      throw this.#death;
+      throw this.#die('it trapped', reason);
     }
+    if (result.error?.code === 'dead') throw this.#die('a thread ended', result.error.message);
     if (result.error) throw new WasmformerError(result.error.code as ErrorCode, result.error.message);
     return result.value as T;
   }
 
   /** Copies bytes to an address that `stage` returned. */
   write(bytes: Uint8Array, pointer: number): void {
-    // The view is fetched anew each time: growing the memory detaches the old one.
-    this.#module.HEAPU8.set(bytes, pointer >>> 0);
+    // The view is made anew each time: growing the memory detaches the old one, or leaves it short.
+    new Uint8Array(this.#memory.buffer).set(bytes, pointer >>> 0);
   }
 
   /** Bytes of the whole wasm memory. */
   get memoryBytes(): number {
-    return this.#module.HEAPU8.byteLength;
+    return this.#memory.buffer.byteLength;
   }
 }
 

@@ -97,12 +97,18 @@ export interface Slab {
 }
 
 const kSlab = 4 * 2 ** 20;
+/** Rows that belong together: of a matrix stored (in, out), the inputs that share a scale when quantised. */
+const kTogether = 32;
+
+function rowsASlab(slabBytes: number, rowBytes: number): number {
+  return Math.max(1, Math.floor(slabBytes / rowBytes / kTogether)) * kTogether;
+}
 
 /**
  * Streams the tensors in the order they lie in their files, one pass a file, in slabs of whole rows (a row is what one
  * index of the first dimension selects; a vector's rows are its elements). Holds one slab, plus one whole tensor for a
  * view that is not contiguous. Afterwards the rest of each file is fetched into the cache, if there is one.
- * @param options.slabBytes a slab's size; a longer row comes whole
+ * @param options.slabBytes a slab's size, for a multiple of 32 rows
  */
 export async function* loadTensors(
   matches: readonly TensorMatch[],
@@ -135,9 +141,9 @@ export async function* loadTensors(
       const rowBytes = width * entry.shape.slice(1).reduce((product, size) => product * size, 1);
       if (rows * rowBytes === 0) continue;
       if (entry.strides !== undefined) {
-        yield* stridedSlabs(entry, sharing, rows, rowBytes, Math.max(1, Math.floor(slabBytes / rowBytes)), room, signal);
+        yield* stridedSlabs(entry, sharing, rows, rowBytes, rowsASlab(slabBytes, rowBytes), room, signal);
       } else {
-        const perSlab = Math.min(rows, Math.max(1, Math.floor(slabBytes / rowBytes)));
+        const perSlab = rowsASlab(slabBytes, rowBytes);
         for (let rowBegin = 0; rowBegin < rows; rowBegin += perSlab) {
           signal?.throwIfAborted();
           const rowCount = Math.min(perSlab, rows - rowBegin);
