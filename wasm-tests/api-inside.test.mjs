@@ -229,7 +229,7 @@ test('what create will not make', async () => {
   await assert.rejects(create({ model_type: 'rnn' }, here), code('unsupported', /model_type/));
   await assert.rejects(create(base, { ...here, revision: 'main' }), code('invalid-argument', /revision/));
   await assert.rejects(create(base, { ...here, seed: -1 }), code('invalid-argument', /seed/));
-  await assert.rejects(create(base, { ...here, dtype: 'q8' }), code('unsupported', /q8/));
+  await assert.rejects(create(base, { ...here, dtype: 'q2' }), code('invalid-argument', /dtype.*'q4'/));
   await assert.rejects(create({ ...base, vocab_size: 1_000_000, d_model: 1024 }, here), code('out-of-memory', /\[create\].*bytes/));
   const aborted = AbortSignal.abort('enough');
   await assert.rejects(create(base, { ...here, signal: aborted }), (reason) => reason === 'enough');

@@ -114,7 +114,7 @@ test('mistakes: exit code 2, the reason on stderr, nothing on stdout', async () 
     [['a', '--num-beam-groups', '2'], /--num-beam-groups/],
     [['a', 'b'], /one prompt/],
     [['cache', 'burn'], /cache list/],
-    [['a', '--dtype', 'q8'], /'q8' is not built/],
+    [['a', '--dtype', 'q2'], /dtype: expected .*'q8', 'q4', got "q2"/],
   ]) {
     const { status, stdout, stderr } = await run([...args, '--model', reciter]);
     assert.deepEqual([status, stdout], [2, ''], stderr);

@@ -56,7 +56,7 @@ std::vector<float> in_chunks(Runner& runner, const Tokens& tokens, KvCache& cach
 
 TEST_CASE("a sequence's logits have the same bits however they are computed", "[models][same-bits]") {
   const Case& one = GENERATE(from_range(kCases));
-  const DType dtype = GENERATE(DType::kF32, DType::kF16, DType::kBF16);
+  const DType dtype = GENERATE(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8, DType::kQ4);
   CAPTURE(one.name, name_of(dtype));
   const auto model = random_model(config_of(one.config), dtype);
   Runner runner(*model);
