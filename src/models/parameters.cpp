@@ -13,10 +13,10 @@ size_t Parameter::weight_row(size_t stored) const {
 
 void Parameter::load(size_t begin, size_t count, const void* source, DType dtype) const {
   if (weight->use() == Weight::Use::kVector && shape.rank() == 2) return weight->write_rows(0, row_size(), source, dtype);
-  const size_t stride = stored_bytes(dtype, row_size());
-  if (layout == Layout::kTransposed) {
+  const size_t stride = stored_bytes(dtype, row_size(dtype));
+  if (layout == Layout::kTransposed && !is_turned(dtype)) {
     weight->write_columns(begin, count, row, row_size(), source, dtype);
-  } else if (layout == Layout::kRows) {
+  } else if (layout != Layout::kByHead) {
     weight->write_rows(row + begin, count, source, dtype);
   } else {
     for (size_t r = 0; r < count; ++r) {

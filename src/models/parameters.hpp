@@ -29,6 +29,10 @@ struct Parameter {
 
   size_t stored_rows() const { return shape[0]; }
   size_t row_size() const { return shape.rank() == 1 ? 1 : shape[1]; }  // elements a stored row
+  // Blocks run along the inputs: a file that has them has rows of the weight, not the transposed rows of `shape`.
+  bool is_turned(DType dtype) const { return layout == Layout::kTransposed && is_block(dtype); }
+  size_t stored_rows(DType dtype) const { return is_turned(dtype) ? row_size() : stored_rows(); }
+  size_t row_size(DType dtype) const { return is_turned(dtype) ? stored_rows() : row_size(); }
   // `count` stored rows from `begin` on, in `dtype`.
   void load(size_t begin, size_t count, const void* source, DType dtype) const;
   // The whole tensor as stored, or its gradient, as floats (shape.size()).

@@ -50,9 +50,9 @@ uint64_t Loader::plan(std::span<const DType> dtypes) {
   }
   for (size_t i = 0; i < dtypes.size(); ++i) {
     const Parameter& parameter = parameters_.list()[i];
-    if (parameter.row_size() % block_size(dtypes[i]) == 0) continue;
+    if (parameter.row_size(dtypes[i]) % block_size(dtypes[i]) == 0) continue;
     fail(Code::kShapeMismatch, "load", parameter.name, ": expected rows of a multiple of ", block_size(dtypes[i]), " for ",
-         name_of(dtypes[i]), ", got ", parameter.row_size());
+         name_of(dtypes[i]), ", got ", parameter.row_size(dtypes[i]));
   }
   dtypes_.assign(dtypes.begin(), dtypes.end());
   uint64_t total = 0;
@@ -72,7 +72,7 @@ void Loader::allocate() {
   if (whole == nullptr) fail(Code::kOutOfMemory, "load", "weights: ", total, " bytes could not be had");
   std::free(whole);
   for (Weight* weight : parameters_.weights()) weight->allocate(store_of(weight), trainable_);
-  for (const Parameter& parameter : parameters_.list()) loaded_.emplace_back(parameter.stored_rows(), false);
+  for (size_t i = 0; i < dtypes_.size(); ++i) loaded_.emplace_back(parameters_.list()[i].stored_rows(dtypes_[i]), false);
   state_ = State::kLoading;
 }
 
@@ -91,19 +91,21 @@ void Loader::load_rows(size_t index, size_t begin, size_t count) {
     fail(Code::kInvalidArgument, "load", "parameter: expected one of ", parameters_.list().size(), ", got ", index);
   }
   const Parameter& parameter = parameters_.list()[index];
-  const size_t rows = parameter.stored_rows();
+  const DType dtype = dtypes_[index];
+  const size_t rows = parameter.stored_rows(dtype);
   if (begin > rows || count > rows - begin) {
     fail(Code::kInvalidArgument, "load", parameter.name, ": expected rows within ", rows, ", got ", count, " from ", begin);
   }
-  const size_t bytes = checked_product(count, stored_bytes(dtypes_[index], parameter.row_size()), "load");
+  const size_t bytes = checked_product(count, stored_bytes(dtype, parameter.row_size(dtype)), "load");
   if (bytes != staged_bytes_) {
     fail(Code::kInvalidArgument, "load", parameter.name, ": expected ", bytes, " staged bytes for ", count, " rows, got ", staged_bytes_);
   }
   const size_t step = block_size(parameter.weight->dtype());
-  if (parameter.layout == Parameter::Layout::kTransposed && (begin % step != 0 || (count % step != 0 && begin + count != rows))) {
+  const bool turns = parameter.layout == Parameter::Layout::kTransposed && !parameter.is_turned(dtype);
+  if (turns && (begin % step != 0 || (count % step != 0 && begin + count != rows))) {
     fail(Code::kInvalidArgument, "load", parameter.name, ": expected whole blocks of ", step, " rows, got ", count, " from ", begin);
   }
-  parameter.load(begin, count, staged_.data(), dtypes_[index]);
+  parameter.load(begin, count, staged_.data(), dtype);
   std::fill_n(loaded_[index].begin() + static_cast<ptrdiff_t>(begin), count, true);
 }
 
