@@ -56,11 +56,15 @@ TEST_CASE("The same bits everywhere", "[kernels][bits]") {
   const size_t D = 300, F = 50, M = 3;
   const std::vector<float> W = inputs(F * D, 4), in = inputs(M * D, 5);
   for (const auto& [store, expected] : {std::pair{DType::kF32, 0xb0e109e1bacc3ef1u}, std::pair{DType::kF16, 0x0a3d4bdf4ce1464cu},
-                                        std::pair{DType::kBF16, 0x77e780acf21d4792u}}) {
+                                        std::pair{DType::kBF16, 0x77e780acf21d4792u}, std::pair{DType::kQ8, 0x095c2a112cdfc01fu},
+                                        std::pair{DType::kQ4, 0xe0f49dff740eb9e5u}}) {
     Buffer panels(panel_bytes(store, F, D), "test");
     pack_rows(store, panels.data(), F, D, 0, F, W.data(), DType::kF32);
-    std::vector<float> out(M * F), scratch(matmul_scratch(store, M, D, F) + 1);
-    matmul({in.data(), D, store, panels.data(), b.data(), out.data(), F, M, D, F}, 0, panel_count(F), scratch.data());
+    std::vector<float> out(M * F), scratch(matmul_scratch(store, M, D, F) + 1), shared(matmul_shared(store, M, D) + 1);
+    const Product product{in.data(), D, store, panels.data(), b.data(), out.data(), F, M, D, F, shared.data()};
+    matmul_prepare(product, 0, M);
+    matmul(product, 0, panel_count(F), scratch.data());
+    CAPTURE(name_of(store));
     CHECK(digest(out) == expected);
   }
   std::vector<float> product(M * M), scratch(gemm_scratch(M, M, D));

@@ -4,12 +4,15 @@
 #include <cstring>
 
 #include "kernels/panels.hpp"
+#include "kernels/quantize.hpp"
 #include "kernels/tile.hpp"
+#include "kernels/tile_codes.hpp"
 
 namespace wf::kernels {
 namespace {
 
-constexpr size_t kRows = 128;  // rows of x that stay in the second-level cache while a panel passes
+constexpr size_t kRows = 128;   // rows of x that stay in the second-level cache while a panel passes
+constexpr size_t kWidened = 4;  // rows for which a panel of 16-bit numbers is widened beforehand rather than for each
 
 // y (M, width) = bias (width) or 0
 void start(const float* bias, float* y, size_t y_stride, size_t M, size_t width) {
@@ -28,23 +31,51 @@ Half half_of(DType store, const uint16_t* panel, size_t D) {
   return std::all_of(marks, marks + kPanel, [](uint16_t mark) { return mark == 0; }) ? Half::kFiniteF16 : Half::kF16;
 }
 
-}  // namespace
-
-size_t matmul_shared(DType store, size_t M, size_t D) {
-  static_cast<void>(store), static_cast<void>(M), static_cast<void>(D);
-  return 0;
+// `shared` holds the rows of x, quantised. Weights are read once a panel and rows pass by in groups; rows that are left over, and a
+// row by itself, take the tile for one, to the same bits.
+void matmul_codes(const Product& product, size_t panel_begin, size_t panel_end) {
+  const CodeTiles tiles = code_tiles(product.store);
+  const size_t blocks = code_blocks(product.D), x_stride = quantised_row_bytes(product.D);
+  const size_t panel_size = panel_bytes(product.store, kPanel, product.D);
+  const char* const x = reinterpret_cast<const char*>(product.shared);
+  for (size_t m = 0; m < product.M; m += kRows) {
+    const size_t end = std::min(product.M, m + kRows);
+    for (size_t panel = panel_begin; panel < panel_end; ++panel) {
+      const char* const weights = static_cast<const char*>(product.panels) + panel * panel_size;
+      const size_t column = panel * kPanel, width = std::min(kPanel, product.F - column);
+      for (size_t row = m; row < end;) {
+        const size_t rows = end - row < tiles.rows ? 1 : tiles.rows;
+        float sums[kMostTileRows * kPanel] = {};
+        start(product.bias ? product.bias + column : nullptr, sums, kPanel, rows, width);
+        (rows == 1 ? tiles.one : tiles.many)(x + row * x_stride, x_stride, weights, blocks, sums);
+        for (size_t r = 0; r < rows; ++r) {
+          std::memcpy(product.y + (row + r) * product.y_stride + column, sums + r * kPanel, width * sizeof(float));
+        }
+        row += rows;
+      }
+    }
+  }
 }
 
+}  // namespace
+
+size_t matmul_shared(DType store, size_t M, size_t D) { return is_quantised_store(store) ? M * quantised_row_bytes(D) / sizeof(float) : 0; }
+
 void matmul_prepare(const Product& product, size_t row_begin, size_t row_end) {
-  static_cast<void>(product), static_cast<void>(row_begin), static_cast<void>(row_end);
+  if (!is_quantised_store(product.store)) return;
+  const size_t row_bytes = quantised_row_bytes(product.D);
+  char* const out = reinterpret_cast<char*>(product.shared);
+  for (size_t m = row_begin; m < row_end; ++m)
+    quantise_row(product.store, product.x + m * product.x_stride, product.D, out + m * row_bytes);
 }
 
 size_t matmul_scratch(DType store, size_t M, size_t D, size_t F) {
   static_cast<void>(F);
-  return store == DType::kF32 || M == 1 ? 0 : std::min(kRun, D) * kPanel;
+  return store == DType::kF32 || is_quantised_store(store) || M < kWidened ? 0 : std::min(kRun, D) * kPanel;
 }
 
 void matmul(const Product& product, size_t panel_begin, size_t panel_end, float* scratch) {
+  if (is_quantised_store(product.store)) return matmul_codes(product, panel_begin, panel_end);
   const auto& [x, x_stride, store, panels, bias, y, y_stride, M, D, F, shared] = product;
   for (size_t m = 0; m < M; m += kRows) {
     const size_t rows = std::min(kRows, M - m);
@@ -65,14 +96,16 @@ void matmul(const Product& product, size_t panel_begin, size_t panel_end, float*
       const Half half = half_of(store, b, D);
       for (size_t k = 0; k < D; k += kRun) {
         const size_t K = std::min(kRun, D - k);
-        if (M > 1) {
+        if (rows >= kWidened) {
           widen_run(half, b + k * kPanel, K * kPanel, scratch);
           add_product(x_block + k, x_stride, rows, scratch, K, y_block + column, y_stride, width);
         } else {
-          float c[kPanel] = {};
-          std::memcpy(c, y + column, width * sizeof(float));
-          tile_1_half(half, x + k, b + k * kPanel, K, c);
-          std::memcpy(y + column, c, width * sizeof(float));
+          for (size_t r = 0; r < rows; ++r) {
+            float c[kPanel] = {};
+            std::memcpy(c, y_block + r * y_stride + column, width * sizeof(float));
+            tile_1_half(half, x_block + r * x_stride + k, b + k * kPanel, K, c);
+            std::memcpy(y_block + r * y_stride + column, c, width * sizeof(float));
+          }
         }
       }
     }

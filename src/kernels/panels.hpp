@@ -1,5 +1,6 @@
 // Weights packed for the matrix kernels. W is logically (F, D): F output rows of D inputs each. Memory holds
 // [panel][k = 0..D)[kPanel]: a panel is kPanel rows of W, the lanes of a vector are rows, and the last panel is filled with zeros.
+// In kQ8 and kQ4 a panel is one stream of blocks of 32 k, each with its codes and scales (quantize.hpp), D rounded up with zeros.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +20,15 @@ constexpr size_t panel_length(DType store, size_t D) { return D + (store == DTyp
 // Bytes of W (F, D) packed in the format `store`. The caller has checked that the product does not wrap around.
 size_t panel_bytes(DType store, size_t F, size_t D);
 
-// src (count, D), row-major, becomes rows row..row+count of W. `panels` was zeroed once, before the first row; src and store
-// may be any of the formats: widening is exact, narrowing rounds to nearest, ties to even.
-void pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t count, const void* src, DType src_dtype);
+// src (count, D), row-major, becomes rows row..row+count of W. `panels` was zeroed once, before the first row. src may be in any
+// format, D being a multiple of its block: widening is exact, narrowing rounds to nearest, ties to even, kQ8 and kQ4 take blocks of
+// their own kind (Q8_0, Q4_0) as they are and quantise all else. False, in kQ8 and kQ4 only: a weight is infinite, NaN, or beyond the
+// format (quantise), and what was packed is of no use.
+bool pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t count, const void* src, DType src_dtype);
 
-// src (count, rows), row-major: element [i][j] becomes W[row + j][k + i]. For weights stored as (D, F), GPT-2's for example.
-void pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_t count, size_t row, size_t rows, const void* src,
+// src (count, rows), row-major: element [i][j] becomes W[row + j][k + i]. For weights stored as (D, F), GPT-2's for example. In kQ8
+// and kQ4 k is a multiple of 32, and so is count except where it ends at D. `rows` is a multiple of the source's block.
+bool pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_t count, size_t row, size_t rows, const void* src,
                   DType src_dtype);
 
 // Row `row` of W, widened: out (D).

@@ -3,6 +3,7 @@
 #include <catch_amalgamated.hpp>
 
 #include "core/buffer.hpp"
+#include "kernels/quantize.hpp"
 #include "kernels/testing.hpp"
 
 namespace wf::kernels {
@@ -175,6 +176,135 @@ TEST_CASE("Rows with infinities or NaN are marked in f16", "[kernels][panels]") 
       const bool marked = stored[(f / 16 * (D + 1) + D) * 16 + f % 16] != 0;
       CHECK(marked == (f == 3 || f == 17));
     }
+  }
+}
+
+// Blocks that gguf-py 0.17 (gguf.quants.quantize) made of 32 numbers, and what it reads from them.
+constexpr unsigned char kQ8File[] = {0x5b, 0x22, 0xdb, 0xf6, 0x5e, 0x25, 0xa3, 0x00, 0xdd, 0x08, 0xa5, 0x0e, 0x0d, 0x59, 0x12, 0x1d, 0xac,
+                                     0x7f, 0x94, 0x3e, 0xed, 0xce, 0xdb, 0xda, 0x15, 0xfa, 0x54, 0x99, 0x00, 0xce, 0x2c, 0x89, 0xed, 0x0c};
+constexpr float kQ8Values[] = {-0.45928192138671875f, -0.1241302490234375f, 1.1668243408203125f,
+                               0.45928192138671875f,  -1.1544113159179688f, 0.0f,
+                               -0.43445587158203125f, 0.09930419921875f,    -1.1295852661132812f,
+                               0.1737823486328125f,   0.16136932373046875f, 1.1047592163085938f,
+                               0.2234344482421875f,   0.35997772216796875f, -1.042694091796875f,
+                               1.5764541625976562f,   -1.340606689453125f,  0.7696075439453125f,
+                               -0.23584747314453125f, -0.6206512451171875f, -0.45928192138671875f,
+                               -0.4716949462890625f,  0.26067352294921875f, -0.0744781494140625f,
+                               1.042694091796875f,    -1.2785415649414062f, 0.0f,
+                               -0.6206512451171875f,  0.546173095703125f,   -1.4771499633789062f,
+                               -0.23584747314453125f, 0.148956298828125f};
+constexpr unsigned char kQ4File[] = {0x4f, 0xb2, 0xfa, 0x49, 0x92, 0xb6, 0xae, 0xa8, 0x7a,
+                                     0x87, 0x3e, 0xe7, 0x87, 0xb2, 0x57, 0xf6, 0x9d, 0x70};
+constexpr float kQ4Values[] = {-0.394287109375f,  -0.1971435546875f, 1.182861328125f,
+                               0.394287109375f,   -1.182861328125f,  0.0f,
+                               -0.394287109375f,  0.1971435546875f,  -1.182861328125f,
+                               0.1971435546875f,  0.1971435546875f,  1.182861328125f,
+                               0.1971435546875f,  0.394287109375f,   -0.9857177734375f,
+                               1.5771484375f,     -1.3800048828125f, 0.78857421875f,
+                               -0.1971435546875f, -0.5914306640625f, -0.394287109375f,
+                               -0.394287109375f,  0.1971435546875f,  0.0f,
+                               0.9857177734375f,  -1.182861328125f,  0.0f,
+                               -0.5914306640625f, 0.5914306640625f,  -1.3800048828125f,
+                               -0.1971435546875f, 0.1971435546875f};
+
+TEST_CASE("Blocks of Q8_0 and Q4_0 are kept as they are", "[kernels][panels]") {
+  const size_t F = 18, D = 96;
+  for (const DType store : {DType::kQ8, DType::kQ4}) {
+    const auto* file = store == DType::kQ8 ? kQ8File : kQ4File;
+    const float* values = store == DType::kQ8 ? kQ8Values : kQ4Values;
+    const size_t bytes = block_bytes(store);
+    std::vector<unsigned char> rows;
+    for (size_t b = 0; b < F * D / 32; ++b) {
+      rows.insert(rows.end(), file, file + bytes);
+      rows[b * bytes + 1] ^= static_cast<unsigned char>(b % 3 == 0 ? 0x80 : 0);  // a negative scale is a scale too
+    }
+    Buffer panels(panel_bytes(store, F, D), "test");
+    CHECK(pack_rows(store, panels.data(), F, D, 5, F - 5, rows.data() + 5 * 3 * bytes, store));
+    CHECK(pack_rows(store, panels.data(), F, D, 0, 5, rows.data(), store));
+    size_t wrong = 0;
+    for (size_t f = 0; f < F; ++f) {
+      Row out(D, f % 4);
+      unpack_row(store, panels.data(), F, D, f, out.data());
+      for (size_t k = 0; k < D; ++k) wrong += out[k] != (k < 32 ? -1.0f : 1.0f) * values[k % 32];
+      wrong += !out.intact();
+    }
+    CHECK(wrong == 0);
+    rows[1] = 0x7c, rows[0] = 0;  // infinite
+    CHECK_FALSE(pack_rows(store, panels.data(), F, D, 0, 1, rows.data(), store));
+  }
+}
+
+TEST_CASE("Quantised panels: slabs of rows or of columns, any source, every length of row", "[kernels][panels]") {
+  for (const DType store : {DType::kQ8, DType::kQ4}) {
+    for (const DType from : kAll) {
+      for (const size_t F : {1, 15, 16, 17, 40, 300}) {
+        for (const size_t D : {1, 31, 32, 33, 64, 172, 300}) {
+          if (F == 300 && D != 33 && D != 64) continue;
+          std::vector<float> W = normals(F * D, F * 100 + D);
+          for (float& value : W) value = stored(value, from, DType::kF32);
+          std::vector<float> transposed(F * D);
+          for (size_t f = 0; f < F; ++f) {
+            for (size_t k = 0; k < D; ++k) transposed[k * F + f] = W[f * D + k];
+          }
+          const auto rows = file_of(W, from), columns = file_of(transposed, from);
+          const size_t bytes = panel_bytes(store, F, D), size = block_bytes(from);
+          REQUIRE(bytes == (F + 15) / 16 * ((D + 31) / 32) * (store == DType::kQ8 ? 576 : 288));
+          Buffer whole(bytes, "test"), slabs(bytes, "test"), turned(bytes, "test"), turned_slabs(bytes, "test");
+          bool finite = pack_rows(store, whole.data(), F, D, 0, F, rows.data() + 1, from);
+          for (size_t f = 0; f < F; f += 7) {
+            finite &= pack_rows(store, slabs.data(), F, D, f, std::min<size_t>(7, F - f), rows.data() + 1 + f * D * size, from);
+          }
+          finite &= pack_columns(store, turned.data(), F, D, 0, D, 0, F, columns.data() + 1, from);
+          for (size_t k = 0; k < D; k += 64) {
+            finite &= pack_columns(store, turned_slabs.data(), F, D, k, std::min<size_t>(64, D - k), 0, F,
+                                   columns.data() + 1 + k * F * size, from);
+          }
+          CHECK(finite);
+          CHECK(std::memcmp(whole.data(), slabs.data(), bytes) == 0);
+          CHECK(std::memcmp(whole.data(), turned.data(), bytes) == 0);
+          CHECK(std::memcmp(whole.data(), turned_slabs.data(), bytes) == 0);
+          // Every row is what its blocks are by themselves.
+          size_t wrong = 0;
+          for (size_t f = 0; f < F; ++f) {
+            Row out(D, f % 4);
+            unpack_row(store, whole.data(), F, D, f, out.data());
+            for (size_t k = 0; k < D; ++k) {
+              if (k % 32 == 0) continue;
+              float block[32] = {};
+              std::copy_n(&W[f * D + k / 32 * 32], std::min<size_t>(32, D - k / 32 * 32), block);
+              Codes codes;
+              wrong += !quantise(store, block, codes);
+              wrong += out[k] != codes.scale * static_cast<float>(codes.codes[k % 32] - (store == DType::kQ4 ? 8 : 0));
+            }
+            wrong += !out.intact();
+          }
+          CHECK(wrong == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("Blocks of a file in plain panels, and in others' blocks", "[kernels][panels]") {
+  const size_t F = 17, D = 320;
+  std::vector<unsigned char> rows;
+  for (size_t b = 0; b < F * D / 32; ++b) rows.insert(rows.end(), kQ8File, kQ8File + 34);
+  for (const DType store : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4}) {
+    Buffer panels(panel_bytes(store, F, D), "test"), turned(panel_bytes(store, D, F), "test");
+    CHECK(pack_rows(store, panels.data(), F, D, 0, F, rows.data(), DType::kQ8));
+    CHECK(pack_columns(store, turned.data(), D, F, 0, F, 0, D, rows.data(), DType::kQ8));
+    Row out(D), column(F);
+    unpack_row(store, panels.data(), F, D, 16, out.data());
+    unpack_row(store, turned.data(), D, F, 37, column.data());
+    size_t wrong = 0;
+    if (store == DType::kQ4) {
+      for (size_t k = 0; k < D; ++k) wrong += !(std::abs(out[k] - kQ8Values[k % 32]) < 0.12f);
+      for (size_t k = 0; k < F; ++k) wrong += !(std::abs(column[k] - kQ8Values[5]) < 0.12f);
+    } else {
+      for (size_t k = 0; k < D; ++k) wrong += out[k] != stored(kQ8Values[k % 32], store, DType::kF32);
+      for (size_t k = 0; k < F; ++k) wrong += column[k] != stored(kQ8Values[5], store, DType::kF32);
+    }
+    CHECK(wrong == 0);
   }
 }
 

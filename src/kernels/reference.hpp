@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/dtype.hpp"
 #include "kernels/activation.hpp"
 #include "kernels/attention.hpp"
 
@@ -24,6 +25,19 @@ void matmul(const Real* x, const Real* W, const Real* b, Real* y, size_t M, size
       y[m * F + f] = sum;
     }
   }
+}
+
+// n <= 32 activations as a product with quantised weights sees them: low + step code, the codes in out. kQ8: codes 0..127 between
+// least and greatest; kQ4: low = 0, codes -127..127. In float, for the codes are the kernel's own.
+struct Affine {
+  float low, step;
+};
+inline Affine quantised(DType store, const float* x, size_t n, int32_t* out) {
+  const auto [least, greatest] = std::minmax_element(x, x + n);
+  const float low = store == DType::kQ8 ? *least : 0;
+  const float range = store == DType::kQ8 ? *greatest - *least : std::max(std::abs(*least), std::abs(*greatest));
+  for (size_t i = 0; i < n; ++i) out[i] = range < 1e-36f ? 0 : static_cast<int32_t>(std::nearbyint((x[i] - low) * (127 / range)));
+  return {low, range < 1e-36f ? 0 : range / 127};
 }
 
 // C (M, N) = op(A) op(B), or += with accumulate; rows packed without gaps.

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <xsimd/xsimd.hpp>
 
 namespace wf::simd {
@@ -189,5 +190,169 @@ inline Pair widen_f16(const uint16_t* p) {
   const Pair w = words(p);
   return {widen_f16_lane(w.low), widen_f16_lane(w.high)};
 }
+
+// Whole numbers. to_whole rounds to nearest, ties to even, for |a| <= 2^22; anything else gives some number.
+inline I32 to_whole(F32 a) {
+  const F32 magic = constant<12582912.0f>();  // 1.5 * 2^23
+  return bits(a + magic) - bits(magic);
+}
+inline F32 round_small(F32 a) {  // the same as a float
+  const F32 magic = constant<12582912.0f>();
+  return (a + magic) - magic;
+}
+inline F32 to_float(I32 a) { return xsimd::to_float(a); }
+inline I32 load_bytes(const void* p) { return I32::load_unaligned(static_cast<const int32_t*>(p)); }
+inline void store_bytes(void* p, I32 a) { a.store_unaligned(static_cast<int32_t*>(p)); }
+inline uint32_t sum(I32 a) {  // modulo 2^32
+  uint32_t lanes[kLanes];
+  store_bytes(lanes, a);
+  return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+}
+// Four bytes, the same in every lane.
+inline I32 splat_bytes(const void* p) {
+  int32_t lane;
+  std::memcpy(&lane, p, sizeof lane);
+  return I32(lane);
+}
+inline float load_float(const void* p) {
+  float value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+inline I32 shift_left_16(I32 a, int32_t n) { return xsimd::bitwise_cast<int32_t>(xsimd::bitwise_cast<uint16_t>(a) << n); }
+inline I32 shift_right_16(I32 a, int32_t n) { return xsimd::bitwise_cast<int32_t>(xsimd::bitwise_cast<uint16_t>(a) >> n); }
+
+// Sixteen numbers of -128..127 as bytes, in order.
+inline I32 narrow_to_bytes(I32 a, I32 b, I32 c, I32 d) {
+#if XSIMD_WITH_WASM
+  return I32(wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4(a, b), wasm_i16x8_narrow_i32x4(c, d)));
+#elif XSIMD_WITH_SSE2
+  return I32(_mm_packs_epi16(_mm_packs_epi32(a, b), _mm_packs_epi32(c, d)));
+#else
+  int32_t lanes[16];
+  int8_t bytes[16];
+  store_bytes(lanes, a), store_bytes(lanes + 4, b), store_bytes(lanes + 8, c), store_bytes(lanes + 12, d);
+  for (size_t i = 0; i < 16; ++i) bytes[i] = static_cast<int8_t>(lanes[i]);
+  return load_bytes(bytes);
+#endif
+}
+
+// Each lane: the products of its two pairs of signed 16-bit numbers, added.
+inline I32 dot_16(I32 a, I32 b) {
+#if XSIMD_WITH_WASM
+  return I32(wasm_i32x4_dot_i16x8(a, b));
+#elif XSIMD_WITH_SSE2
+  return I32(_mm_madd_epi16(a, b));
+#else
+  int16_t x[8], y[8];
+  int32_t sums[4];
+  store_bytes(x, a), store_bytes(y, b);
+  for (size_t i = 0; i < 4; ++i) sums[i] = x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
+  return load_bytes(sums);
+#endif
+}
+
+// Dot products of a block of 32 codes of weights with 32 codes of activations. A lane is a row of weights and takes four codes at
+// a time; the four activations are the same in every lane. Two kinds of weights: signed bytes, times activations of 0..127; and
+// nibbles 0..15, a byte holding one of the first 16 codes below one of the last 16, times activations of -127..127. The sums are
+// exact, hence the same in all three forms below. A form says how activations lie in memory (`put`: 32 codes into 8 kStep bytes),
+// how they are loaded, how a vector of weights is added to the sums, and what the sums are as floats; those of nibbles are in units
+// of 1 / kUnit4, and so is `start`, which is added. kRows rows of activations times two vectors of weights, or one row times
+// kVectors of them, keep their sums in registers.
+
+// On any engine: bytes become 16-bit numbers where they stand, by a mask or a shift, and keep what the place multiplied them by;
+// activations of nibbles are multiplied by what makes all places equal, which is 256.
+struct WideDot {
+  static constexpr size_t kStep = 8;
+  static constexpr int32_t kUnit4 = 256;
+  static constexpr size_t kRows = 3, kVectors = 2;
+  struct Activations {
+    I32 even, odd;
+  };
+  static void put(const int8_t* codes, bool nibbles, void* out) {
+    int16_t wide[64];
+    for (size_t g = 0; g < 8; ++g) {
+      const int32_t even = !nibbles ? 1 : g < 4 ? 256 : 16, odd = nibbles && g >= 4 ? 256 : 1;
+      for (size_t i = 0; i < 2; ++i) {
+        wide[4 * g + i] = static_cast<int16_t>(codes[4 * g + 2 * i] * even);
+        wide[4 * g + 2 + i] = static_cast<int16_t>(codes[4 * g + 2 * i + 1] * odd);
+      }
+    }
+    std::memcpy(out, wide, 64);
+  }
+  static Activations load(const char* p) { return {splat_bytes(p), splat_bytes(p + 4)}; }
+  static I32 add8(I32 sums, I32 weights, Activations x) {
+    sums = sums + dot_16(shift_left_16(weights, 8), x.even);
+    return sums + dot_16(weights & constant_bits<0xff00ff00>(), x.odd);
+  }
+  static I32 add4(I32 sums, I32 weights, Activations low, Activations high) {
+    sums = sums + dot_16(weights & constant_bits<0x000f000f>(), low.even);
+    sums = sums + dot_16(weights & constant_bits<0x0f000f00>(), low.odd);
+    sums = sums + dot_16(weights & constant_bits<0x00f000f0>(), high.even);
+    return sums + dot_16(shift_right_16(weights, 12), high.odd);
+  }
+  static F32 sum8(I32 sums) { return to_float(sums >> 8); }
+  static F32 sum4(I32 sums, I32 start) { return to_float(sums + start); }
+};
+
+#if __wasm_relaxed_simd__ || __SSSE3__
+struct ByteActivations {
+  static constexpr size_t kStep = 4;
+  static constexpr int32_t kUnit4 = 1;
+  static constexpr size_t kRows = 4, kVectors = 4;
+  using Activations = I32;
+  static void put(const int8_t* codes, bool, void* out) { std::memcpy(out, codes, 32); }
+  static Activations load(const char* p) { return splat_bytes(p); }
+};
+
+// Where products of bytes are added in pairs to 16 bits: x86 since SSSE3. No sum leaves its range: 2 * 128 * 127 < 2^15, and
+// sixteen products with nibbles, a whole block's, are 16 * 15 * 127 < 2^15.
+struct PairDot : ByteActivations {
+  static I32 pairs(I32 any, I32 seven_bits) {
+#if __wasm_relaxed_simd__
+    return I32(wasm_i16x8_relaxed_dot_i8x16_i7x16(any, seven_bits));
+#else
+    return I32(_mm_maddubs_epi16(seven_bits, any));
+#endif
+  }
+  static I32 add_16(I32 a, I32 b) {
+    return xsimd::bitwise_cast<int32_t>(xsimd::bitwise_cast<uint16_t>(a) + xsimd::bitwise_cast<uint16_t>(b));
+  }
+  static I32 add8(I32 sums, I32 weights, I32 x) { return sums + dot_16(pairs(weights, x), constant_bits<0x00010001>()); }
+  static I32 add4(I32 sums, I32 weights, I32 low, I32 high) {
+    const I32 mask = constant_bits<0x0f0f0f0f>();
+    sums = add_16(sums, pairs(low, weights & mask));
+    return add_16(sums, pairs(high, shift_right_16(weights, 4) & mask));
+  }
+  static F32 sum8(I32 sums) { return to_float(sums); }
+  static F32 sum4(I32 sums, I32 start) { return to_float(dot_16(sums, constant_bits<0x00010001>()) + start); }
+};
+#endif
+
+#if __wasm_relaxed_simd__
+// Where one instruction adds four products to 32 bits: ARM since 8.2, x86 with AVX-VNNI.
+struct FusedDot : ByteActivations {
+  static I32 dot(I32 any, I32 seven_bits, I32 sums) { return I32(wasm_i32x4_relaxed_dot_i8x16_i7x16_add(any, seven_bits, sums)); }
+  static I32 add8(I32 sums, I32 weights, I32 x) { return dot(weights, x, sums); }
+  static I32 add4(I32 sums, I32 weights, I32 low, I32 high) {
+    const I32 mask = constant_bits<0x0f0f0f0f>();
+    return dot(high, shift_right_16(weights, 4) & mask, dot(low, weights & mask, sums));
+  }
+  static F32 sum8(I32 sums) { return to_float(sums); }
+  static F32 sum4(I32 sums, I32 start) { return to_float(sums + start); }
+};
+// An engine without that instruction makes it of others, on x86 of the one that adds in pairs and saturates, which shows where the
+// second operand has eight bits: 4 * 127 * 255, or with the eighth as a sign, or twice 2^15 - 1.
+inline bool has_fused_dot() {
+  int32_t sums[4];
+  store_bytes(sums, FusedDot::dot(constant_bits<0x7f7f7f7f>(), constant_bits<0xffffffff>(), I32(0)));
+  return sums[0] != 2 * 32767;
+}
+using Dot = PairDot;
+#elif __SSSE3__
+using Dot = PairDot;
+#else
+using Dot = WideDot;
+#endif
 
 }  // namespace wf::simd

@@ -154,5 +154,88 @@ TEST_CASE("All 65536 numbers of f16 and bf16 are widened exactly, by vectors and
   CHECK(wrong == 0);
 }
 
+TEST_CASE("Whole numbers and bytes", "[kernels][simd]") {
+  int32_t whole[4];
+  const float halves[4] = {0.5f, 1.5f, -2.5f, 4194304.0f};
+  simd::store_bytes(whole, simd::to_whole(simd::load(halves)));
+  CHECK(std::vector(whole, whole + 4) == std::vector{0, 2, -2, 4194304});
+  CHECK(simd::sum(simd::load_bytes(whole)) == 4194304u);
+  float back[4];
+  simd::store(back, simd::to_float(simd::load_bytes(whole)));
+  CHECK(std::vector(back, back + 4) == std::vector{0.0f, 2.0f, -2.0f, 4194304.0f});
+  int32_t numbers[16];
+  for (int32_t i = 0; i < 16; ++i) numbers[i] = i * 17 - 128;
+  int8_t bytes[16];
+  simd::store_bytes(bytes, simd::narrow_to_bytes(simd::load_bytes(numbers), simd::load_bytes(numbers + 4), simd::load_bytes(numbers + 8),
+                                                 simd::load_bytes(numbers + 12)));
+  for (int32_t i = 0; i < 16; ++i) CHECK(bytes[i] == numbers[i]);
+  simd::store_bytes(whole, simd::splat_bytes(bytes + 5));
+  for (const int32_t lane : whole) CHECK(std::memcmp(&lane, bytes + 5, 4) == 0);
+  CHECK(simd::load_float(back + 1) == 2.0f);
+  const int16_t a[8] = {-32768, 32767, 1, 2, 3, 4, -5, 6}, b[8] = {32767, -32768, 10, 100, -1, 0, 7, 8};
+  simd::store_bytes(whole, simd::dot_16(simd::load_bytes(a), simd::load_bytes(b)));
+  CHECK(std::vector(whole, whole + 4) == std::vector{-2147418112, 210, -3, 13});
+  uint16_t shifted[8];
+  simd::store_bytes(shifted, simd::shift_left_16(simd::load_bytes(a), 8));
+  CHECK((shifted[1] == 0xff00 && shifted[2] == 0x0100 && shifted[6] == 0xfb00));
+  simd::store_bytes(shifted, simd::shift_right_16(simd::load_bytes(a), 12));
+  CHECK((shifted[0] == 8 && shifted[1] == 7 && shifted[6] == 15));
+}
+
+// A block's dot products in the form `Dot`, against whole numbers.
+template <class Dot>
+size_t wrong_dots(uint64_t seed) {
+  auto draw = [&, i = uint64_t{0}](int32_t least, int32_t most) mutable {
+    // Every other number is an end of its range, so that sums come near the ends of theirs.
+    const double u = uniform({seed, 0, 0}, i++);
+    if (seed < 4) return seed % 2 ? most : least;
+    return i % 2 ? (u < 0.5 ? least : most) : least + static_cast<int32_t>(u * (most - least + 1));
+  };
+  size_t wrong = 0;
+  for (const bool nibbles : {false, true}) {
+    int8_t x[32];
+    int32_t w[4][32];
+    unsigned char bytes[8][16] = {};
+    for (int8_t& code : x) code = static_cast<int8_t>(nibbles ? draw(-127, 127) : draw(0, 127));
+    for (size_t row = 0; row < 4; ++row) {
+      for (size_t k = 0; k < 32; ++k) {
+        w[row][k] = nibbles ? (seed & 2 ? draw(0, 15) : 15) : draw(-128, 127);
+        if (nibbles)
+          bytes[k / 4 % 4][4 * row + k % 4] |= static_cast<unsigned char>(w[row][k] << (k < 16 ? 0 : 4));
+        else
+          bytes[k / 4][4 * row + k % 4] = static_cast<unsigned char>(w[row][k]);
+      }
+    }
+    char placed[8 * Dot::kStep];
+    Dot::put(x, nibbles, placed);
+    simd::I32 sums(0);
+    for (size_t g = 0; g < (nibbles ? 4 : 8); ++g) {
+      const simd::I32 weights = simd::load_bytes(bytes[g]);
+      const auto low = Dot::load(placed + g * Dot::kStep);
+      sums = nibbles ? Dot::add4(sums, weights, low, Dot::load(placed + (g + 4) * Dot::kStep)) : Dot::add8(sums, weights, low);
+    }
+    float result[4];
+    const int32_t start = -1234;
+    simd::store(result, nibbles ? Dot::sum4(sums, simd::I32(start * Dot::kUnit4)) : Dot::sum8(sums));
+    for (size_t row = 0; row < 4; ++row) {
+      int32_t exact = nibbles ? start : 0;
+      for (size_t k = 0; k < 32; ++k) exact += w[row][k] * x[k];
+      wrong += result[row] != static_cast<float>(exact * (nibbles ? Dot::kUnit4 : 1));
+    }
+  }
+  return wrong;
+}
+
+TEST_CASE("Dot products of codes are exact, in every form there is", "[kernels][simd]") {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    CHECK(wrong_dots<simd::WideDot>(seed) == 0);
+    CHECK(wrong_dots<simd::Dot>(seed) == 0);
+#if __wasm_relaxed_simd__
+    CHECK(wrong_dots<simd::FusedDot>(seed) == 0);
+#endif
+  }
+}
+
 }  // namespace
 }  // namespace wf::kernels
