@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -54,6 +55,19 @@ void arithmetic(size_t rounds, float* out) {
   for (size_t i = 0; i < 12; ++i) simd::store(out + 4 * i, s[i]);
 }
 
+// Products of eight bits, four times sixteen weights with four activations a round, in the form that this build or engine takes.
+template <class Dot>
+void products(size_t rounds, float* out) {
+  const auto x = Dot::load(reinterpret_cast<const char*>(out));
+  simd::I32 sums[8], weights = simd::load_bytes(out + 4);
+  for (auto& sum : sums) sum = simd::I32(0);
+  for (size_t i = 0; i < rounds; ++i) {
+    for (auto& sum : sums) sum = Dot::add8(sum, weights, x);
+    weights = weights ^ sums[0];  // so that no product can be taken out of the loop
+  }
+  for (size_t i = 0; i < 8; ++i) simd::store_bytes(out + 8 + 4 * i, sums[i]);
+}
+
 void read_all(const float* p, size_t n, float* out) {
   simd::F32 s[4] = {simd::zero(), simd::zero(), simd::zero(), simd::zero()};
   for (size_t i = 0; i + 16 <= n; i += 16) {
@@ -75,34 +89,53 @@ int main(int argc, char** argv) {
   float* out = floats(1 << 20);
   const size_t loops = 1000000;
   measure("peak: multiply and add in registers", "GFLOP/s", loops * 96 / 1e9, [=] { arithmetic(loops, out); });
+  measure("peak: products of 8 bits in registers", "Gop/s", loops * 8 * 32 / 1e9, [=] {
+#if __wasm_relaxed_simd__
+    if (simd::has_fused_dot()) return products<simd::FusedDot>(loops, out);
+#endif
+    products<simd::Dot>(loops, out);
+  });
   const size_t big = size_t{16} << 20;
   const float* stream = floats(big);
   measure("peak: reading memory", "GB/s", big * 4 / 1e9, [=] { read_all(stream, big, out); });
 
   const size_t D = 576, F = 1536;
-  for (const DType store : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType store : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8, DType::kQ4}) {
     for (const auto& [d, f] : {std::pair{D, F}, std::pair{F, D}, std::pair{size_t{2048}, size_t{2048}}}) {
-      const size_t copies = (size_t{48} << 20) / (d * f * 4);  // of the weights, so that one row reads them from memory
       const size_t bytes = panel_bytes(store, f, d);
+      const size_t copies = (size_t{48} << 20) / bytes;  // of the weights, so that one row reads them from memory
       memory.emplace_back(bytes * copies, "bench");
       char* panels = static_cast<char*>(memory.back().data());
       const float* w = floats(d * f);
-      for (size_t i = 0; i < copies; ++i) pack_rows(store, panels + i * bytes, f, d, 0, f, w, DType::kF32);
+      pack_rows(store, panels, f, d, 0, f, w, DType::kF32);
+      for (size_t i = 1; i < copies; ++i) std::memcpy(panels + i * bytes, panels, bytes);
       for (const size_t M : {1, 2, 4, 16, 128}) {
-        const float* x = floats(M * d, 1);
-        float* y = floats(M * f);
+        Product product{floats(M * d, 1), d, store, panels, nullptr, floats(M * f), f, M, d, f, floats(matmul_shared(store, M, d) + 1)};
         float* scratch = floats(matmul_scratch(store, M, d, f) + 1);
         const size_t used = M == 1 ? copies : std::max<size_t>(1, std::min(copies, 256 / M / (d * f / 1000000 + 1)));
         const std::string shape = std::to_string(M) + " x " + std::to_string(d) + " x " + std::to_string(f) + " " + name_of(store);
-        const auto run = [=] {
-          for (size_t i = 0; i < used; ++i) matmul({x, d, store, panels + i * bytes, nullptr, y, f, M, d, f}, 0, panel_count(f), scratch);
+        const auto run = [=]() mutable {
+          for (size_t i = 0; i < used; ++i) {
+            product.panels = panels + i * bytes;
+            matmul_prepare(product, 0, M);
+            matmul(product, 0, panel_count(f), scratch);
+          }
         };
-        if (M == 1)
-          measure("matmul " + shape, "GB/s", static_cast<double>(bytes * used) / 1e9, run);
-        else
-          measure("matmul " + shape, "GFLOP/s", 2.0 * static_cast<double>(M * d * f * used) / 1e9, run);
+        if (M == 1) measure("matmul " + shape, "GB/s", static_cast<double>(bytes * used) / 1e9, run);
+        measure("matmul " + shape, is_quantised_store(store) ? "Gop/s" : "GFLOP/s", 2.0 * static_cast<double>(M * d * f * used) / 1e9, run);
       }
     }
+    memory.emplace_back(panel_bytes(store, F, D), "bench");
+    memory.emplace_back(D * F * 2, "bench");  // zeros would be quantised faster than weights are
+    void* packed = memory[memory.size() - 2].data();
+    uint16_t* brain = static_cast<uint16_t*>(memory.back().data());
+    const float* w = floats(D * F);
+    for (size_t i = 0; i < D * F; ++i) brain[i] = narrow(DType::kBF16, w[i]);
+    const double weights = static_cast<double>(D * F) / 1e9;
+    measure(std::string("pack rows of BF16 as ") + name_of(store), "G/s", weights,
+            [=] { pack_rows(store, packed, F, D, 0, F, brain, DType::kBF16); });
+    measure(std::string("pack columns of BF16 as ") + name_of(store), "G/s", weights,
+            [=] { pack_columns(store, packed, F, D, 0, D, 0, F, brain, DType::kBF16); });
   }
   for (int form = 0; form < 4; ++form) {
     const size_t n = 512;
