@@ -27,6 +27,8 @@ if(EMSCRIPTEN)
   target_compile_options(wasmformer_exceptions INTERFACE -fwasm-exceptions)
   target_link_options(wasmformer_exceptions INTERFACE -fwasm-exceptions)
   target_compile_options(wasmformer_flags INTERFACE -msimd128 $<$<BOOL:${WASMFORMER_RELAXED}>:-mrelaxed-simd>)
+  # Threads; copying and filling memory by one instruction, which shared memory's start-up needs anyway.
+  target_compile_options(wasmformer_flags INTERFACE -matomics -mbulk-memory)
 else()
   find_package(Threads REQUIRED)
   target_link_libraries(wasmformer_flags INTERFACE Threads::Threads)
@@ -51,6 +53,11 @@ set(wasm_module_link_flags
   -sENVIRONMENT=web,worker,node         # one file for pages, workers and Node; no shell code
   -sALLOW_MEMORY_GROWTH                 # a model's size is known only when it is loaded
   -sMAXIMUM_MEMORY=4GB                  # the default is 2 GB; pointers above it need `>>> 0` in JavaScript
+  -sSHARED_MEMORY                       # threads; scripts/build.mjs clears the bit for those who have one only
+  -sINITIAL_MEMORY=16MB                 # web/engine/native.ts makes the memory
+  # Emscripten's own libraries without atomics: only this library's code ever runs in a thread, and it neither allocates nor throws.
+  # They are smaller, and thread-local variables become plain ones, which a thread without Emscripten's start-up needs.
+  -Wl,--no-check-features
   -sMEMORY_GROWTH_LINEAR_STEP=1MB       # grow to what was asked for, not by a fifth more: the engine asks once, for the whole model
   -sABORTING_MALLOC=0                   # running out of memory is an exception that can be reported, not an abort
   -sSTACK_SIZE=1MB                      # the default of 64 KB is little for kernels with local tiles
@@ -58,8 +65,7 @@ set(wasm_module_link_flags
   -sFILESYSTEM=0                        # files are TypeScript's business
   -sNODEJS_CATCH_EXIT=0 -sNODEJS_CATCH_REJECTION=0   # a library installs no handlers in its user's process
   -sEMBIND_STD_STRING_IS_UTF8=1         # std::string is text
-  -sINCOMING_MODULE_JS_API=instantiateWasm,wasmBinary,locateFile,print,printErr,onAbort
-  -sEXPORTED_RUNTIME_METHODS=HEAPU8     # weights are staged through it
+  -sINCOMING_MODULE_JS_API=instantiateWasm,wasmMemory,print,printErr,onAbort
 )
 
 set(wasm_test_link_flags
@@ -71,4 +77,17 @@ set(wasm_test_link_flags
   -sSTACK_SIZE=5MB                      # Catch2's matchers and unoptimised frames are deep
   -sNODERAWFS=1                         # fixtures are read from the real file system
   -sEXIT_RUNTIME=1                      # the exit code is the result
+)
+
+# bench/machine.cpp: functions that a page calls by name.
+set(wasm_bench_link_flags
+  ${oldest_engines}
+  --no-entry
+  -O3
+  -sMODULARIZE -sEXPORT_ES6
+  -sENVIRONMENT=web,node
+  -sALLOW_MEMORY_GROWTH
+  -sSTACK_SIZE=1MB
+  -sFILESYSTEM=0
+  -sEXPORTED_FUNCTIONS=_multiply_add,_read_memory,_prepare_product,_product,_prepare_attention,_attention,_feed_forward
 )

@@ -1,18 +1,7 @@
 // Builds dist/: the WebAssembly by CMake, the JavaScript by esbuild, the declarations by tsc. Each step is skipped or quick
 // when nothing changed.
 import { createHash } from 'node:crypto';
-import {
-  chmodSync,
-  copyFileSync,
-  cpSync,
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  statSync,
-  writeFileSync,
-} from 'node:fs';
+import { chmodSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { dirname, join } from 'node:path';
 import { main, Refusal, retry, root, run, step, withLock } from './run.mjs';
@@ -20,6 +9,8 @@ import { ensureToolchain } from './toolchain.mjs';
 
 const dist = join(root, 'dist');
 const bundles = ['index.js', 'worker.js', 'node.js', 'node-worker.js', 'cli.js', 'THIRD_PARTY.md'];
+/** The SIMD levels: CMake's target of each, and the file it becomes. */
+const levels = { wasmformer: 'wasmformer.wasm', wasmformer_relaxed: 'wasmformer.relaxed.wasm' };
 export const jobs = String(availableParallelism());
 
 function hashOf(files) {
@@ -103,6 +94,9 @@ function gluePlugin(glue, isNode) {
           if (!declaration.test(text)) throw new Error(`[build] the glue does not declare ENVIRONMENT_IS_${name} as expected`);
           text = text.replace(declaration, '').replaceAll(`ENVIRONMENT_IS_${name}`, String(value));
         }
+        // A page without isolation does not even have the name. A copy is right for both kinds of memory.
+        text = text.replace(/(\w+)\.buffer instanceof SharedArrayBuffer\?(\1\.slice\(\w+,\w+\)):\1\.subarray\(\w+,\w+\)/, '$2');
+        if (text.includes('SharedArrayBuffer')) throw new Error('[build] the glue names SharedArrayBuffer where that is not expected');
         return { contents: text, loader: 'js' };
       });
       // In web/, './x.ts' is bundled; './x.js' names a file beside the bundle and stays as it is.
@@ -174,6 +168,19 @@ async function declarations() {
   cpSync(types, dist, { recursive: true });
 }
 
+/**
+ * The module with an unshared memory: the shared bit of the memory's limits cleared, which is all that differs. Atomic instructions
+ * are valid on either; only waiting needs a shared one, and a single thread never waits. web/platform/wasm.ts sets the bit again.
+ */
+function unshared(bytes) {
+  // Import "a" "a", a memory with a maximum, shared, of 256 to 65536 pages.
+  const limits = Buffer.from([1, 97, 1, 97, 2, 3, 128, 2, 128, 128, 4]);
+  const at = bytes.indexOf(limits);
+  if (at === -1 || at > 4000 || bytes.indexOf(limits, at + 1) !== -1) throw new Error('[build] expected one import of a shared memory');
+  bytes[at + 5] = 1;
+  return bytes;
+}
+
 /** Builds dist/ and returns its path. Only one process at a time writes it. */
 export function build() {
   return withLock(join(root, 'build/lock'), buildDist);
@@ -184,13 +191,16 @@ async function buildDist() {
   await ensureToolchain();
   await ensureNodeModules();
   await step('WebAssembly', async () => {
-    const folder = await cmakeBuild('wasm', ['wasmformer']);
-    const from = join(folder, 'wasmformer.wasm');
-    const to = join(dist, 'wasmformer.wasm');
-    if (!existsSync(to) || statSync(from).mtimeMs > statSync(to).mtimeMs || statSync(from).size !== statSync(to).size)
-      copyFileSync(from, to);
+    const folder = await cmakeBuild('wasm', Object.keys(levels));
+    for (const [target, name] of Object.entries(levels)) {
+      const from = join(folder, `${target}.wasm`);
+      const to = join(dist, name);
+      if (!existsSync(to) || statSync(from).mtimeMs > statSync(to).mtimeMs) writeFileSync(to, unshared(readFileSync(from)));
+    }
   });
   const glue = join(root, 'build/wasm/wasmformer.mjs');
+  const relaxed = readFileSync(join(root, 'build/wasm/wasmformer_relaxed.mjs'), 'utf8').replaceAll('wasmformer_relaxed', 'wasmformer');
+  if (relaxed !== readFileSync(glue, 'utf8')) throw new Error('[build] expected one glue for both SIMD levels, but they differ');
   const sources = [
     ...filesUnder(join(root, 'web'), (name) => name.endsWith('.ts')),
     ...['tsconfig.json', 'package-lock.json', 'scripts/build.mjs', 'scripts/third-party.md'].map((name) => join(root, name)),

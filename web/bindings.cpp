@@ -14,6 +14,7 @@
 #include "core/error.hpp"
 #include "core/thread_pool.hpp"
 #include "generate/generation.hpp"
+#include "kernels/level.hpp"
 #include "session/mechanism.hpp"
 #include "session/session.hpp"
 
@@ -402,11 +403,7 @@ class SessionHandle {
       result.set("hasPooler", info.has_pooler);
       result.set("tokenTypes", info.token_types);
       result.set("sourceVocabSize", info.source_vocab_size != 0 ? info.source_vocab_size : info.vocab_size);
-#ifdef __wasm_relaxed_simd__
-      result.set("simd", std::string("relaxed"));
-#else
-      result.set("simd", std::string("simd128"));
-#endif
+      result.set("simd", std::string(wf::kernels::simd_level()));
       return result;
     });
   }

@@ -1,11 +1,11 @@
 import { createApi } from './api.ts';
 import type { Model } from './model.ts';
-import { compile, portable, spawn } from './platform/browser.ts';
+import { compile, portable, spawn, threads } from './platform/browser.ts';
 import type { CreateOptions, Files, Inspection, LoadOptions, Ops, Source } from './types.ts';
 
 export * from './public.ts';
 
-const api = createApi({ compile, spawn, portable, inProcess: async () => (await import('./worker.js')).createEngine() });
+const api = createApi({ compile, threads, spawn, portable, inProcess: async () => (await import('./worker.js')).createEngine() });
 
 /**
  * Loads a model: a Hub id (`org/name`), an address, a folder (in Node), a list of `File`s, or bytes by file name.

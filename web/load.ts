@@ -1,10 +1,12 @@
 import { Client } from './engine/client.ts';
+import type { EngineStart } from './engine/engine.ts';
 import type { LoadedModel } from './engine/messages.ts';
 import { untilAborted } from './engine/queue.ts';
 import { WasmformerError } from './errors.ts';
 import { Model } from './model.ts';
 import { checkCreateOptions, checkLoadOptions, fail, reading } from './options.ts';
 import type { Platform } from './platform/platform.ts';
+import { hasRelaxedSimd } from './platform/wasm.ts';
 import type { CreateOptions, Inspection, LoadOptions, Source } from './types.ts';
 
 /** How long an abandoned load may take to tidy up (locks, files) before its worker is ended, in milliseconds. */
@@ -14,15 +16,30 @@ const patience = 2000;
 const modules = new Map<string, Promise<WebAssembly.Module>>();
 
 /** The compiled module; a failure is not remembered. */
-export function compiled(platform: Platform, url: string | URL | undefined): Promise<WebAssembly.Module> {
-  const key = String(url ?? '');
+function compiled(platform: Platform, url: string | URL | undefined, relaxed: boolean, shared: boolean): Promise<WebAssembly.Module> {
+  const key = `${url ?? relaxed} ${shared}`;
   let module = modules.get(key);
   if (!module) {
-    module = platform.compile(url);
+    module = platform.compile(url, relaxed, shared);
     modules.set(key, module);
     module.catch(() => modules.delete(key));
   }
   return module;
+}
+
+/** What an engine is started with: the module compiled for its threads, and why it is this one. */
+export async function start(
+  platform: Platform,
+  { threads: asked, deterministic, worker = true, wasmUrl }: LoadOptions,
+): Promise<[WebAssembly.Module, EngineStart]> {
+  const threads = platform.threads(asked, worker);
+  const relaxed = !deterministic && hasRelaxedSimd();
+  const simdReason = wasmUrl
+    ? 'wasmUrl names it'
+    : deterministic
+      ? 'deterministic: true'
+      : `the engine has ${relaxed ? '' : 'no '}relaxed SIMD`;
+  return [await compiled(platform, wasmUrl, relaxed, threads.count > 1), { threads, simdReason }];
 }
 
 /** Makes `load` for a platform. */
@@ -56,14 +73,15 @@ export function createInspect(platform: Platform) {
 
 /** Starts an engine and calls a method of it with what the model is made from; nothing is left behind if that fails. */
 async function run<T>(platform: Platform, method: string, from: unknown, options: LoadOptions): Promise<{ client: Client; value: T }> {
-  const { onProgress, signal, worker = true, wasmUrl, workerUrl, threads: _, deterministic: __, ...files } = options;
+  const { onProgress, signal, worker = true, wasmUrl: _, workerUrl, threads: __, deterministic: ___, ...files } = options;
   signal?.throwIfAborted();
-  const module = await untilAborted(compiled(platform, wasmUrl), signal);
+  // Looking at headers takes no threads.
+  const started = await untilAborted(start(platform, method === 'inspect' ? { ...options, threads: 1 } : options), signal);
   const port = worker ? platform.spawn(workerUrl) : await platform.inProcess();
   const client = new Client(port);
   // The engine is told of an abort and given time to tidy up; the caller does not wait for that.
   const settings = { signal, onEvent: onProgress, endsEarly: true };
-  const answer = client.call('start', [module], settings).then(() => client.call<T>(method, [from, files], settings));
+  const answer = client.call('start', started, settings).then(() => client.call<T>(method, [from, files], settings));
   try {
     return { client, value: await untilAborted(answer, signal) };
   } catch (reason) {

@@ -1,5 +1,5 @@
 import { Client } from './engine/client.ts';
-import { compiled } from './load.ts';
+import { start } from './load.ts';
 import type { Platform } from './platform/platform.ts';
 
 /** An engine without a model, started when first asked for, for what needs none. Idle, it keeps no script alive. */
@@ -20,7 +20,7 @@ export class Service {
   /** Calls a method that computes. */
   async compute<T>(method: string, args: unknown[]): Promise<T> {
     const client = this.#live();
-    this.#started ??= compiled(this.#platform, undefined).then((module) => client.call('start', [module]));
+    this.#started ??= start(this.#platform, { threads: 1 }).then((args) => client.call('start', args));
     try {
       await this.#started;
     } catch (reason) {

@@ -182,7 +182,7 @@ void Collector::lens(size_t layer, const Tensor& states) {
     if (result_.lens_ids.size() <= layer) result_.lens_ids.resize(layer + 1);
     result_.lens_ids[layer].resize(checked_product(T, k, "forward"), -1);
   }
-  Context ctx{runtime_.arena};
+  Context ctx = runtime_.context();
   std::vector<int32_t> order(k == 0 ? 0 : V);
   const size_t at_once = runtime_.logit_rows();
   for (size_t first = 0; first < states.rows; first += at_once) {

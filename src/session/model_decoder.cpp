@@ -40,7 +40,7 @@ void ModelDecoder::run(std::span<const generate::Append> parts, float* logits) {
     if (part.logits) asking_.push_back(tokens_.size() - 1);
   }
 
-  Context ctx{runtime_.arena};
+  Context ctx = runtime_.context();
   const Scope scope(ctx);
   const Batch batch{tokens_, positions_, offsets_, extents_};
   const EncoderDecoder* translator = runtime_.model->encoder_decoder();
@@ -110,7 +110,7 @@ void ModelDecoder::release(size_t slot) {
 void ModelDecoder::read_source(size_t slot, std::span<const int32_t> tokens) {
   const Unpadded source = without_padding(runtime_.model->info(), {tokens, {}, {}, {}}, false);
   const std::vector<size_t> offsets{0, tokens.size()};
-  Context ctx{runtime_.arena};
+  Context ctx = runtime_.context();
   const Scope scope(ctx);
   const EncoderDecoder& translator = *runtime_.model->encoder_decoder();
   const Tensor memory = translator.encode(ctx, {source.ids, source.positions, offsets, {}});

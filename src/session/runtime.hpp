@@ -26,8 +26,11 @@ struct Runtime {
   std::unique_ptr<Model> model;
   Arena arena;
   KvPool pool;
-  size_t memory_limit;      // bytes that all of this may take together
-  size_t weight_bytes = 0;  // held
+  size_t memory_limit;            // bytes that all of this may take together
+  size_t weight_bytes = 0;        // held
+  ThreadPool* threads = nullptr;  // or the caller's alone
+
+  Context context(Observer* observer = nullptr) { return {arena, nullptr, observer, 0, threads}; }
 
   size_t bytes() const { return weight_bytes + arena.bytes() + pool.bytes(); }
 

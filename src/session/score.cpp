@@ -46,7 +46,7 @@ bool Score::advance() {
   // The last token predicts nothing that is asked for.
   const size_t begin = cache_->length(), count = std::min(kChunk, ids.size() - 1 - begin);
   if (count != 0) {
-    Context ctx{runtime.arena};
+    Context ctx = runtime.context();
     const Scope scope(ctx);
     std::vector<int32_t> positions(count);
     std::iota(positions.begin(), positions.end(), static_cast<int32_t>(begin));

@@ -6,13 +6,13 @@ import {
   type FileOptions,
   flattenConfig,
   type JsonObject,
+  loadSentenceSettings,
   loadTensors,
   loadTokenizer,
   matchTensors,
   mergeGenerationConfig,
   openCheckpoint,
   openTokenizerOf,
-  readSentenceSettings,
   type SentenceSettings,
   type Source,
   type TensorEntry,
@@ -172,7 +172,7 @@ export class Engine {
       this.#model = await this.#build('load', checkpoint, native, options, signal, {
         match: (parameters) => matchTensors(parameters, checkpoint.tensors),
         tokenizer: () => loadTokenizer(checkpoint, { signal }),
-        sentence: (likely) => readSentenceSettings(checkpoint.folder, likely, signal),
+        sentence: (likely) => loadSentenceSettings(checkpoint, likely, signal),
         async *fill(session, matches) {
           for await (const { index, rowBegin, rowCount, bytes } of loadTensors(checkpoint, matches, { signal })) {
             signal.throwIfAborted();

@@ -4,6 +4,7 @@ declare module 'wasmformer-glue' {
 
   const createModule: (options: {
     instantiateWasm?: (imports: WebAssembly.Imports, done: (instance: WebAssembly.Instance, module: WebAssembly.Module) => void) => object;
+    wasmMemory?: WebAssembly.Memory;
     print?: (text: string) => void;
     printErr?: (text: string) => void;
     onAbort?: (what: unknown) => void;

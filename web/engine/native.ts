@@ -158,9 +158,13 @@ function makeMemory(shared: boolean): { memory: WebAssembly.Memory; limit: numbe
       return { memory: new WebAssembly.Memory({ initial, maximum, shared }), limit: Math.min(maximum, most - 1) * page };
     } catch (reason) {
       if (maximum > 2 * initial) continue;
-      throw new WasmformerError('out-of-memory', `[engine] memory: expected ${maximum * page} bytes of addresses, got: ${messageOf(reason)}`, {
-        cause: reason,
-      });
+      throw new WasmformerError(
+        'out-of-memory',
+        `[engine] memory: expected ${maximum * page} bytes of addresses, got: ${messageOf(reason)}`,
+        {
+          cause: reason,
+        },
+      );
     }
   }
 }

@@ -1,11 +1,15 @@
 import { readFile } from 'node:fs/promises';
+import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import type { EnginePort, Request, Response } from '../engine/protocol.ts';
+import { chooseThreads, type ThreadPort, type Threads } from '../engine/threads.ts';
 import { WasmformerError } from '../errors.ts';
+import { sharing } from './wasm.ts';
 
 /** Compiles the module from a file or an address. */
-export async function compile(url: string | URL = new URL('./wasmformer.wasm', import.meta.url)): Promise<WebAssembly.Module> {
+export async function compile(given: string | URL | undefined, relaxed: boolean, shared: boolean): Promise<WebAssembly.Module> {
+  const url = given ?? new URL(relaxed ? './wasmformer.relaxed.wasm' : './wasmformer.wasm', import.meta.url);
   let bytes: Uint8Array<ArrayBuffer>;
   try {
     const remote = /^https?:/.test(String(url));
@@ -16,7 +20,7 @@ export async function compile(url: string | URL = new URL('./wasmformer.wasm', i
     throw new WasmformerError(code, `[load] ${url}: ${(reason as Error).message}`, { cause: reason });
   }
   try {
-    return await WebAssembly.compile(bytes);
+    return await WebAssembly.compile(shared ? sharing(bytes) : bytes);
   } catch (reason) {
     throw new WasmformerError('invalid-file', `[load] ${url}: expected a WebAssembly module this engine can run, got: ${reason}`, {
       cause: reason,
@@ -68,6 +72,25 @@ export function spawn(url: string | URL = new URL('./node-worker.js', import.met
     terminate: async () => {
       await worker.terminate();
     },
+  };
+}
+
+export function threads(asked: number | undefined): Threads {
+  return chooseThreads(asked, availableParallelism());
+}
+
+/** Starts a thread from the script at `url`, the one of the worker that this is. */
+export function openThread(url: string): ThreadPort {
+  const worker = new Worker(new URL(url), { workerData: 'wasmformer-thread', name: 'wasmformer-thread', execArgv: [] });
+  return {
+    post: (start) => worker.postMessage(start),
+    listen: (answer) => {
+      worker.on('message', answer);
+      worker.on('error', (reason) => answer(String((reason as Error)?.message ?? reason)));
+      worker.on('exit', (code) => answer(`it exited with code ${code}`));
+    },
+    release: () => worker.unref(),
+    terminate: () => void worker.terminate(),
   };
 }
 
