@@ -24,11 +24,13 @@ kernels::AttentionMask AttentionCore::mask(size_t query_begin, const float* key_
 
 void AttentionCore::streamed(Context& ctx, size_t sequence, const Tensor& q, size_t query_begin, const Keys& keys,
                              const Tensor& out) const {
-  Scratch scratch(ctx, kernels::attention_scratch(shape, q.rows, keys.count));
+  const Scratch scratch(ctx, kernels::attention_scratch(shape, q.rows, keys.count), ctx.threads());
   const kernels::AttentionMask masked = mask(query_begin, keys.bias, keys.relative);
   const kernels::KeyValues cached{keys.store, keys.blocks, keys.first_block, keys.count};
-  kernels::attention(shape, masked, q.data, q.stride, q.rows, query_begin, cached, out.data, out.stride, 0,
-                     kernels::attention_parts(shape, q.rows), scratch);
+  const uint64_t cost = uint64_t{q.rows} * keys.count * shape.H * (shape.Dk + shape.Dv);
+  ctx.share(kernels::attention_parts(shape, q.rows), cost, [&](size_t begin, size_t end, size_t thread) {
+    kernels::attention(shape, masked, q.data, q.stride, q.rows, query_begin, cached, out.data, out.stride, begin, end, scratch.of(thread));
+  });
   const size_t shown = layer + ctx.layer_shift;
   if (ctx.observer == nullptr || !ctx.observer->wants(site, shown)) return;
   const size_t one_head = checked_product(q.rows, keys.count, "attention weights");

@@ -29,6 +29,9 @@ void check_length(const char* where, const Weight& w, size_t length) {
 const float* values_or_null(const Weight& w) { return w.present() ? w.values() : nullptr; }
 float* gradient_or_null(const Weight& w) { return w.present() ? w.gradient() : nullptr; }
 
+// What an element costs beside a multiply-add of a matrix product: reading and writing memory, or an exponential.
+constexpr uint64_t kSimple = 4, kCurved = 16;
+
 }  // namespace
 
 Tensor rows(Context& ctx, const Tensor& x, std::span<const size_t> indices) {
@@ -54,7 +57,9 @@ Tensor add(Context& ctx, const Tensor& a, const Tensor& b) {
   check_contiguous("add", a);
   check_contiguous("add", b);
   if (ctx.tape == nullptr) {
-    kernels::add(a.data, b.data, a.data, a.size());
+    ctx.share(a.size(), kSimple * a.size(), [&](size_t begin, size_t end, size_t) {
+      kernels::add(a.data + begin, b.data + begin, a.data + begin, end - begin);
+    });
     return a;
   }
   Tensor y = ctx.tensor(a.rows, a.cols);
@@ -88,7 +93,9 @@ Tensor layer_norm(Context& ctx, const Tensor& x, const Weight& w, const Weight& 
   check_length("layer_norm", w, x.cols);
   check_length("layer_norm", b, x.cols);
   Tensor y = ctx.tensor(x.rows, x.cols);
-  kernels::layer_norm(x.data, values_or_null(w), values_or_null(b), y.data, x.rows, x.cols, eps);
+  ctx.share(x.rows, kSimple * x.size(), [&](size_t begin, size_t end, size_t) {
+    kernels::layer_norm(x.row(begin), values_or_null(w), values_or_null(b), y.row(begin), end - begin, x.cols, eps);
+  });
   if (ctx.tape != nullptr) {
     ctx.tape->record([&ctx, x, w = values_or_null(w), dw = gradient_or_null(w), db = gradient_or_null(b), y, eps] {
       if (!ctx.tape->reached(y)) return;
@@ -103,11 +110,9 @@ Tensor rms_norm(Context& ctx, const Tensor& x, const Weight& w, float offset, fl
     fail(Code::kShapeMismatch, "rms_norm", "expected a multiple of ", w.cols(), " features, got ", x.cols);
   const size_t D = w.cols(), per_row = x.cols / D;
   Tensor y = ctx.tensor(x.rows, x.cols);
-  if (x.contiguous()) {
-    kernels::rms_norm(x.data, w.values(), offset, y.data, x.rows * per_row, D, eps);
-  } else {
-    for (size_t t = 0; t < x.rows; ++t) kernels::rms_norm(x.row(t), w.values(), offset, y.row(t), per_row, D, eps);
-  }
+  ctx.share(x.rows, kSimple * x.size(), [&](size_t begin, size_t end, size_t) {
+    for (size_t t = begin; t < end; ++t) kernels::rms_norm(x.row(t), w.values(), offset, y.row(t), per_row, D, eps);
+  });
   if (ctx.tape != nullptr) {
     ctx.tape->record([&ctx, x, &w, y, offset, eps, D, per_row] {
       if (!ctx.tape->reached(y)) return;
@@ -124,7 +129,9 @@ Tensor rms_norm(Context& ctx, const Tensor& x, const Weight& w, float offset, fl
 Tensor activate(Context& ctx, kernels::Activation activation, const Tensor& x) {
   check_contiguous("activate", x);
   if (ctx.tape == nullptr) {
-    kernels::activate(activation, x.data, x.data, x.size());
+    ctx.share(x.size(), kCurved * x.size(), [&](size_t begin, size_t end, size_t) {
+      kernels::activate(activation, x.data + begin, x.data + begin, end - begin);
+    });
     return x;
   }
   Tensor y = ctx.tensor(x.rows, x.cols);
@@ -139,7 +146,9 @@ Tensor activate(Context& ctx, kernels::Activation activation, const Tensor& x) {
 Tensor gated(Context& ctx, kernels::Activation activation, const Tensor& gate, const Tensor& up) {
   check_same_shape("gated", gate, up);
   Tensor y = ctx.tensor(gate.rows, gate.cols);
-  for (size_t t = 0; t < y.rows; ++t) kernels::gated(activation, gate.row(t), up.row(t), y.row(t), y.cols);
+  ctx.share(y.rows, kCurved * y.size(), [&](size_t begin, size_t end, size_t) {
+    for (size_t t = begin; t < end; ++t) kernels::gated(activation, gate.row(t), up.row(t), y.row(t), y.cols);
+  });
   if (ctx.tape != nullptr) {
     ctx.tape->record([&ctx, activation, gate, up, y] {
       if (!ctx.tape->reached(y)) return;
@@ -173,7 +182,10 @@ void rotate(Context& ctx, Tensor& x, size_t head_size, size_t rotary, const floa
     fail(Code::kShapeMismatch, "rotate", "expected heads of ", head_size, " with an even rotary part, got ", x.cols, " and ", rotary);
   }
   if (ctx.tape != nullptr && x.gradient == nullptr) fail(Code::kInternal, "rotate", "expected a tensor that gradients flow into");
-  kernels::rope(x.data, x.stride, x.rows, x.cols / head_size, head_size, rotary, cos, sin, interleaved);
+  ctx.share(x.rows, kSimple * x.rows * x.cols, [&](size_t begin, size_t end, size_t) {
+    const size_t angle = begin * (rotary / 2);
+    kernels::rope(x.row(begin), x.stride, end - begin, x.cols / head_size, head_size, rotary, cos + angle, sin + angle, interleaved);
+  });
   if (ctx.tape != nullptr) {
     ctx.tape->record([&ctx, x, head_size, rotary, cos, sin, interleaved] {
       if (!ctx.tape->reached(x)) return;

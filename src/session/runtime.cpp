@@ -57,18 +57,21 @@ size_t Runtime::workspace_bytes(size_t rows, size_t keys, size_t logit_rows) con
   const ModelInfo& info = model->info();
   // A layer's activations are at most the outputs of all its matrices; the residual stream and its copies come on top.
   size_t outputs = 0, scratch = 0;
+  const size_t workers = threads == nullptr ? 1 : threads->threads();
   for (const Weight* weight : model->parameters().weights()) {
     if (!weight->is_matrix()) continue;
     const bool is_head = weight->use() == Weight::Use::kVocabulary;
     if (!is_head) outputs = checked_sum(outputs, weight->rows(), "workspace");
-    scratch = std::max(scratch, kernels::matmul_scratch(DType::kF32, is_head ? logit_rows : rows, weight->cols(), weight->rows()));
+    const size_t each = kernels::matmul_scratch(DType::kF32, is_head ? logit_rows : rows, weight->cols(), weight->rows());
+    scratch = std::max(scratch, checked_product(each, workers, "workspace"));
   }
   const EncoderDecoder* translator = model->encoder_decoder();
   const size_t layers = std::max<size_t>(info.layers + (translator ? translator->encoder_layers() : 0), 1);
   size_t floats = checked_product(rows, checked_sum(outputs / layers * 2, 8 * info.hidden_size, "workspace"), "workspace");
   floats = checked_sum(floats, checked_product(logit_rows, checked_sum(info.vocab_size, info.hidden_size, "workspace"), "workspace"),
                        "workspace");
-  floats = checked_sum(floats, kernels::attention_scratch(model->cache_shape(), rows, keys), "workspace");
+  floats = checked_sum(floats, checked_product(kernels::attention_scratch(model->cache_shape(), rows, keys), workers, "workspace"),
+                       "workspace");
   if (translator || info.encoder_only) {
     // Keys and values that are in no cache.
     floats = checked_sum(floats, checked_product(keys / kernels::kBlock + 1, pool.block_bytes() / sizeof(float), "workspace"), "workspace");
