@@ -47,68 +47,6 @@ float read(const void* src, DType dtype, size_t i) {
   return widen(dtype, bits);
 }
 
-// Element `i` of a source in the format `dtype`, stored as T in the format `store`.
-template <class T>
-struct Element {
-  const void* src;
-  DType dtype, store;
-  T operator()(size_t i) const {
-    if constexpr (sizeof(T) == 4) {
-      return read(src, dtype, i);
-    } else {
-      return narrow(store, read(src, dtype, i));
-    }
-  }
-};
-
-template <class T>
-struct SameElement {
-  const void* src;
-  T operator()(size_t i) const {
-    T value;
-    std::memcpy(&value, static_cast<const char*>(src) + i * sizeof(T), sizeof(T));
-    return value;
-  }
-};
-
-// W[row + i][k + j] = element(i * row_step + j * k_step) for i < rows, j < count. Blocks of sixteen by sixteen keep both sides
-// of the transposition in the cache.
-template <class T, class Source>
-void pack(DType store, T* panels, size_t D, size_t row, size_t rows, size_t k, size_t count, size_t row_step, size_t k_step,
-          Source element) {
-  for (size_t i = 0; i < rows;) {
-    const size_t lane = (row + i) % kPanel, lanes = std::min(kPanel - lane, rows - i);
-    T* panel = panels + (row + i) / kPanel * panel_length(store, D) * kPanel + lane;
-    for (size_t j = 0; j < count; j += kPanel) {
-      const size_t end = std::min(count, j + kPanel);
-      for (size_t l = 0; l < lanes; ++l) {
-        uint32_t special = 0;  // bit 15: an f16 with an exponent of 31
-        for (size_t at = j; at < end; ++at) {
-          const T value = element((i + l) * row_step + at * k_step);
-          if constexpr (sizeof(T) == 2) special |= (value & 0x7fffu) + 0x0400u;
-          panel[(k + at) * kPanel + l] = value;
-        }
-        if constexpr (sizeof(T) == 2) {
-          if (store == DType::kF16 && (special & 0x8000u)) panel[D * kPanel + l] = 1;
-        }
-      }
-    }
-    i += lanes;
-  }
-}
-
-void pack(DType store, void* panels, size_t D, size_t row, size_t rows, size_t k, size_t count, size_t row_step, size_t k_step,
-          const void* src, DType dtype) {
-  if (store == DType::kF32) {
-    float* wide = static_cast<float*>(panels);
-    if (dtype == store) return pack(store, wide, D, row, rows, k, count, row_step, k_step, SameElement<float>{src});
-    return pack(store, wide, D, row, rows, k, count, row_step, k_step, Element<float>{src, dtype, store});
-  }
-  uint16_t* half = static_cast<uint16_t*>(panels);
-  if (dtype == store) return pack(store, half, D, row, rows, k, count, row_step, k_step, SameElement<uint16_t>{src});
-  pack(store, half, D, row, rows, k, count, row_step, k_step, Element<uint16_t>{src, dtype, store});
-}
-
 // Where row `row` of W has its part of block `b` of k; `lane` is its place among the panel's rows.
 struct Place {
   char* block;
@@ -171,53 +109,58 @@ bool take(DType store, const char* block, Codes& out) {
   return std::isfinite(out.scale);
 }
 
-constexpr size_t kChunk = 256;  // floats converted at a time: the largest block of a file
+// n numbers of f16 or bf16, `number(i)`, become W[row][k + i]; `run` is where W[row][0] is.
+template <class Number>
+void put_halves(DType store, uint16_t* run, size_t D, size_t k, size_t n, Number number) {
+  uint32_t special = 0;  // bit 15: an f16 with an exponent of 31
+  for (size_t i = 0; i < n; ++i) {
+    const uint16_t value = number(i);
+    special |= (value & 0x7fffu) + 0x0400u;
+    run[(k + i) * kPanel] = value;
+  }
+  if (store == DType::kF16 && (special & 0x8000u)) run[D * kPanel] = 1;
+}
 
-bool pack_quantised_rows(DType store, void* panels, size_t D, size_t row, size_t rows, const char* src, DType dtype) {
+// n numbers, followed by zeros up to a multiple of 32, become W[row][k + i]; where store is quantised k is a multiple of 32.
+bool put_numbers(DType store, void* panels, size_t D, size_t row, size_t k, const float* values, size_t n) {
   bool finite = true;
-  Codes codes;
-  const size_t row_bytes = stored_bytes(dtype, D);
-  for (size_t r = 0; r < rows; ++r, src += row_bytes) {
-    if (dtype == store) {
-      for (size_t b = 0; b < code_blocks(D); ++b) {
-        finite &= take(store, src + b * block_bytes(dtype), codes);
-        put(store, place(store, panels, D, row + r, b), codes);
-      }
-      continue;
+  const size_t first = row / kPanel * panel_length(store, D) * kPanel + row % kPanel;
+  if (is_quantised_store(store)) {
+    Codes codes;
+    for (size_t i = 0; i < n; i += kCodes) {
+      finite &= quantise(store, values + i, codes);
+      put(store, place(store, panels, D, row, (k + i) / kCodes), codes);
     }
-    for (size_t k = 0; k < D; k += kChunk) {
-      float values[kChunk] = {};
-      const size_t count = std::min(kChunk, D - k);
-      convert(src + stored_bytes(dtype, k), dtype, values, count);
-      for (size_t i = 0; i < count; i += kCodes) {
-        finite &= quantise(store, values + i, codes);
-        put(store, place(store, panels, D, row + r, (k + i) / kCodes), codes);
-      }
-    }
+  } else if (store == DType::kF32) {
+    float* const run = static_cast<float*>(panels) + first;
+    for (size_t i = 0; i < n; ++i) run[(k + i) * kPanel] = values[i];
+  } else {
+    put_halves(store, static_cast<uint16_t*>(panels) + first, D, k, n, [&](size_t i) { return narrow(store, values[i]); });
   }
   return finite;
 }
 
-bool pack_quantised_columns(DType store, void* panels, size_t D, size_t k, size_t count, size_t row, size_t rows, const char* src,
-                            DType dtype) {
-  constexpr size_t kStride = kChunk + 8;  // not a power of two: columns are read one after the other
+// n numbers as they are stored, in the panels' own format.
+bool put_same(DType store, void* panels, size_t D, size_t row, size_t k, const char* src, size_t n) {
+  if (!is_quantised_store(store)) {
+    uint16_t* const run = static_cast<uint16_t*>(panels) + row / kPanel * panel_length(store, D) * kPanel + row % kPanel;
+    put_halves(store, run, D, k, n, [&](size_t i) {
+      uint16_t value;
+      std::memcpy(&value, src + 2 * i, 2);
+      return value;
+    });
+    return true;
+  }
   bool finite = true;
   Codes codes;
-  float values[kCodes * kStride], column[kCodes];
-  for (size_t i = 0; i < count; i += kCodes) {
-    const size_t depth = std::min(kCodes, count - i);
-    for (size_t j = 0; j < rows; j += kChunk) {
-      const size_t width = std::min(kChunk, rows - j);
-      for (size_t d = 0; d < depth; ++d) convert(src + stored_bytes(dtype, (i + d) * rows + j), dtype, values + d * kStride, width);
-      for (size_t c = 0; c < width; ++c) {
-        for (size_t d = 0; d < kCodes; ++d) column[d] = d < depth ? values[d * kStride + c] : 0.0f;
-        finite &= quantise(store, column, codes);
-        put(store, place(store, panels, D, row + j + c, (k + i) / kCodes), codes);
-      }
-    }
+  for (size_t i = 0; i < n; i += kCodes, src += block_bytes(store)) {
+    finite &= take(store, src, codes);
+    put(store, place(store, panels, D, row, (k + i) / kCodes), codes);
   }
   return finite;
 }
+
+constexpr size_t kChunk = 256;  // numbers converted at a time: the largest block of a file, and a panel's part stays in the cache
 
 }  // namespace
 
@@ -234,41 +177,49 @@ size_t panel_bytes(DType store, size_t F, size_t D) {
 
 bool pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t count, const void* src, DType src_dtype) {
   static_cast<void>(F);
-  const char* bytes = static_cast<const char*>(src);
-  if (is_quantised_store(store)) return pack_quantised_rows(store, panels, D, row, count, bytes, src_dtype);
-  if (!is_block(src_dtype)) {
-    pack(store, panels, D, row, count, 0, D, D, 1, src, src_dtype);
-    return true;
-  }
-  for (size_t r = 0; r < count; ++r, bytes += stored_bytes(src_dtype, D)) {
+  const char* const bytes = static_cast<const char*>(src);
+  const size_t row_bytes = stored_bytes(src_dtype, D);
+  bool finite = true;
+  for (size_t i = 0, end; i < count; i = end) {
+    end = std::min(count, i + kPanel - (row + i) % kPanel);
     for (size_t k = 0; k < D; k += kChunk) {
-      float values[kChunk];
       const size_t part = std::min(kChunk, D - k);
-      convert(bytes + stored_bytes(src_dtype, k), src_dtype, values, part);
-      pack(store, panels, D, row + r, 1, k, part, part, 1, values, DType::kF32);
+      for (size_t r = i; r < end; ++r) {
+        const char* const at = bytes + r * row_bytes + stored_bytes(src_dtype, k);
+        if (src_dtype == store && store != DType::kF32) {
+          finite &= put_same(store, panels, D, row + r, k, at, part);
+        } else {
+          float values[kChunk] = {};
+          convert(at, src_dtype, values, part);
+          finite &= put_numbers(store, panels, D, row + r, k, values, part);
+        }
+      }
     }
   }
-  return true;
+  return finite;
 }
 
 bool pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_t count, size_t row, size_t rows, const void* src,
                   DType src_dtype) {
   static_cast<void>(F);
-  const char* bytes = static_cast<const char*>(src);
-  if (is_quantised_store(store)) return pack_quantised_columns(store, panels, D, k, count, row, rows, bytes, src_dtype);
-  if (!is_block(src_dtype)) {
-    pack(store, panels, D, row, rows, k, count, 1, rows, src, src_dtype);
-    return true;
-  }
-  for (size_t i = 0; i < count; ++i) {
+  constexpr size_t kStride = kChunk + 8;  // not a power of two: columns are read one after the other
+  const char* const bytes = static_cast<const char*>(src);
+  float values[kCodes * kStride], column[kCodes] = {};
+  bool finite = true;
+  for (size_t i = 0; i < count; i += kCodes) {
+    const size_t depth = std::min(kCodes, count - i);
     for (size_t j = 0; j < rows; j += kChunk) {
-      float values[kChunk];
-      const size_t part = std::min(kChunk, rows - j);
-      convert(bytes + stored_bytes(src_dtype, i * rows + j), src_dtype, values, part);
-      pack(store, panels, D, row + j, part, k + i, 1, 1, part, values, DType::kF32);
+      const size_t width = std::min(kChunk, rows - j);
+      for (size_t d = 0; d < depth; ++d) {
+        convert(bytes + stored_bytes(src_dtype, (i + d) * rows + j), src_dtype, values + d * kStride, width);
+      }
+      for (size_t c = 0; c < width; ++c) {
+        for (size_t d = 0; d < kCodes; ++d) column[d] = d < depth ? values[d * kStride + c] : 0.0f;
+        finite &= put_numbers(store, panels, D, row + j + c, k + i, column, depth);
+      }
     }
   }
-  return true;
+  return finite;
 }
 
 void unpack_row(DType store, const void* panels, size_t F, size_t D, size_t row, float* out) {

@@ -72,7 +72,7 @@ bool quantise_q8(const Block& w, Codes& out) {
 
 // The codes and scale that make sum weight (w - scale code)^2 small, tried from a number of first guesses of the scale, the best
 // scale for each guess's codes being sum weight w code / sum weight code^2. After make_qx_quants of llama.cpp (ggml-quants.c), with
-// the weights quantize_row_q4_0_impl gives: large weights count more, since what they are multiplied with tends to be large too.
+// the weights that quantize_row_q4_0_impl gives and half its guesses, which lose nothing: large weights count more.
 bool quantise_q4(const Block& w, Codes& out) {
   // The code range is -8..7: the number of greatest magnitude gets -8 or, in the other guesses, something near it.
   const float greatest = w.greatest(), least = w.least(), most = greatest > -least ? greatest : least;
@@ -94,15 +94,15 @@ bool quantise_q4(const Block& w, Codes& out) {
 
   float best = -1;
   const F32 eight = simd::splat(8), low = simd::splat(-8), high = simd::splat(7);
-  for (int guess = -9; guess <= 9; ++guess) {
-    const F32 inverse = simd::splat(-(8 + 0.1f * static_cast<float>(guess)) / most);
-    F32 product = simd::zero(), norm = product;
+  for (int guess = -4; guess <= 4; ++guess) {
+    const F32 inverse = simd::splat(-(8 + 0.2f * static_cast<float>(guess)) / most);
+    F32 product[2] = {simd::zero(), simd::zero()}, norm[2] = {product[0], product[0]};  // two chains of additions, not one
     for (size_t i = 0; i < kVectors; ++i) {
       const F32 code = simd::round_small(simd::max(simd::min(w.v[i] * inverse, high), low));
-      product = product + weighted[i] * code;
-      norm = norm + weight[i] * code * code;
+      product[i % 2] = product[i % 2] + weighted[i] * code;
+      norm[i % 2] = norm[i % 2] + weight[i] * code * code;
     }
-    const float p = simd::sum(product), n = simd::sum(norm);
+    const float p = simd::sum(product[0] + product[1]), n = simd::sum(norm[0] + norm[1]);
     if (n > 0 && p * p > best * n && std::abs(p) <= kGreatestF16 * n) {
       best = p * p / n;
       out.scale = p / n;
