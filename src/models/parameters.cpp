@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/error.hpp"
+
 namespace wf {
 
 size_t Parameter::weight_row(size_t stored) const {
@@ -12,16 +14,22 @@ size_t Parameter::weight_row(size_t stored) const {
 }
 
 void Parameter::load(size_t begin, size_t count, const void* source, DType dtype) const {
-  if (weight->use() == Weight::Use::kVector && shape.rank() == 2) return weight->write_rows(0, row_size(), source, dtype);
-  const size_t stride = stored_bytes(dtype, row_size(dtype));
-  if (layout == Layout::kTransposed && !is_turned(dtype)) {
-    weight->write_columns(begin, count, row, row_size(), source, dtype);
+  bool held = true;
+  if (weight->use() == Weight::Use::kVector && shape.rank() == 2) {
+    held = weight->write_rows(0, row_size(), source, dtype);
+  } else if (layout == Layout::kTransposed && !is_turned(dtype)) {
+    held = weight->write_columns(begin, count, row, row_size(), source, dtype);
   } else if (layout != Layout::kByHead) {
-    weight->write_rows(row + begin, count, source, dtype);
+    held = weight->write_rows(row + begin, count, source, dtype);
   } else {
+    const size_t stride = stored_bytes(dtype, row_size(dtype));
     for (size_t r = 0; r < count; ++r) {
-      weight->write_rows(weight_row(begin + r), 1, static_cast<const char*>(source) + r * stride, dtype);
+      held &= weight->write_rows(weight_row(begin + r), 1, static_cast<const char*>(source) + r * stride, dtype);
     }
+  }
+  if (!held) {
+    fail(Code::kInvalidFile, "load", name, ": expected numbers that ", name_of(weight->dtype()),
+         " can hold, got an infinity, a NaN or one too large; dtype 'f32' holds them all");
   }
 }
 

@@ -11,9 +11,7 @@ namespace wf {
 
 namespace {
 
-size_t plain_bytes(size_t rows, size_t cols, DType store) {
-  return checked_product(rows, stored_bytes(store, cols), "weight");
-}
+size_t plain_bytes(size_t rows, size_t cols, DType store) { return checked_product(rows, stored_bytes(store, cols), "weight"); }
 
 }  // namespace
 
@@ -33,26 +31,22 @@ void Weight::allocate(DType store, bool trainable) {
   gradient_ = trainable ? Buffer(total / 2, "a weight's gradient") : Buffer();
 }
 
-void Weight::write_rows(size_t row, size_t count, const void* source, DType dtype) {
-  if (packed_) {
-    kernels::pack_rows(dtype_, data_.data(), rows_, cols_, row, count, source, dtype);
-  } else {
-    const size_t width = use_ == Use::kVector ? 1 : cols_;
-    kernels::convert(source, dtype, values() + row * width, count * width);
-  }
+bool Weight::write_rows(size_t row, size_t count, const void* source, DType dtype) {
+  if (packed_) return kernels::pack_rows(dtype_, data_.data(), rows_, cols_, row, count, source, dtype);
+  const size_t width = use_ == Use::kVector ? 1 : cols_;
+  kernels::convert(source, dtype, values() + row * width, count * width);
+  return true;
 }
 
-void Weight::write_columns(size_t col, size_t count, size_t row, size_t outputs, const void* source, DType dtype) {
-  if (packed_) {
-    kernels::pack_columns(dtype_, data_.data(), rows_, cols_, col, count, row, outputs, source, dtype);
-    return;
-  }
+bool Weight::write_columns(size_t col, size_t count, size_t row, size_t outputs, const void* source, DType dtype) {
+  if (packed_) return kernels::pack_columns(dtype_, data_.data(), rows_, cols_, col, count, row, outputs, source, dtype);
   const char* bytes = static_cast<const char*>(source);
   for (size_t i = 0; i < count; ++i) {
     for (size_t j = 0; j < outputs; ++j) {
       kernels::convert(bytes + (i * outputs + j) * block_bytes(dtype), dtype, values() + (row + j) * cols_ + col + i, 1);
     }
   }
+  return true;
 }
 
 void Weight::read_row(size_t row, float* out) const {

@@ -17,8 +17,8 @@ class Weight {
   // bits; kTable is only looked up; kVector is added or scaled by.
   enum class Use : uint8_t { kMatrix, kVocabulary, kTable, kVector };
 
-  Weight() = default;                                                                    // absent: a linear layer without bias
-  static Weight matrix(size_t rows, size_t cols) { return {Use::kMatrix, rows, cols}; }  // (F, D)
+  Weight() = default;                                                                            // absent: a linear layer without bias
+  static Weight matrix(size_t rows, size_t cols) { return {Use::kMatrix, rows, cols}; }          // (F, D)
   static Weight vocabulary(size_t rows, size_t cols) { return {Use::kVocabulary, rows, cols}; }  // (V, D)
   static Weight table(size_t rows, size_t cols) { return {Use::kTable, rows, cols}; }            // (N, D)
   static Weight vector(size_t size) { return {Use::kVector, 1, size}; }                          // (D)
@@ -38,10 +38,11 @@ class Weight {
   size_t bytes(DType store, bool trainable) const;
   void allocate(DType store, bool trainable);
 
-  // `count` stored rows (count, cols) of `dtype` become rows row..row + count; a vector takes elements.
-  void write_rows(size_t row, size_t count, const void* source, DType dtype);
+  // `count` stored rows (count, cols) of `dtype` become rows row..row + count; a vector takes elements. False: an infinity, a NaN or
+  // a number too large for a quantised weight (kernels::pack_rows).
+  bool write_rows(size_t row, size_t count, const void* source, DType dtype);
   // Stored (in, out), as GPT-2's Conv1D: `count` rows of `outputs` elements become columns col.. of rows row..row + outputs.
-  void write_columns(size_t col, size_t count, size_t row, size_t outputs, const void* source, DType dtype);
+  bool write_columns(size_t col, size_t count, size_t row, size_t outputs, const void* source, DType dtype);
   // One row as floats, (cols).
   void read_row(size_t row, float* out) const;
 
