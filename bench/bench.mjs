@@ -1,68 +1,221 @@
-// Load time, prefill and decode speed of the built package in this Node: medians, on the machine that is named.
-import { existsSync, statSync } from 'node:fs';
+// Measures this library beside its peers, interleaved: one repetition of each contender in turn, so that a machine whose clock
+// moves moves it for all. scripts/bench.mjs installs what this needs; models are made here.
+import { execFileSync } from 'node:child_process';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
-import { basename, join } from 'node:path';
+import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { root, shippedModel } from '../scripts/run.mjs';
-import { shapes, writeRandomModel } from './models.mjs';
+import { gzipSync } from 'node:zlib';
+import { launchChromium } from '../scripts/chromium.mjs';
+import { root } from '../scripts/run.mjs';
+import { libraries, openInNode, openInPage, parseContender } from './contenders.mjs';
+import { prepareModel } from './files.mjs';
+import { plot } from './plot.mjs';
+import { between, floorsTable, judge, report, rowTable } from './report.mjs';
+import { rows, scalingCurves } from './rows.mjs';
+import { serve } from './server.mjs';
+import { firstSecond } from './stats.mjs';
 
-const { values } = parseArgs({
+const { values: options } = parseArgs({
   options: {
-    models: { type: 'string', default: ['shipped', ...Object.keys(shapes)].join(',') },
-    runs: { type: 'string', default: '5' },
-    prompt: { type: 'string', default: '256' },
-    tokens: { type: 'string', default: '64' },
+    quick: { type: 'boolean', default: false },
+    rows: { type: 'string' },
+    peers: { type: 'string' },
+    runs: { type: 'string' },
+    out: { type: 'string' },
+    python: { type: 'string' },
+    'no-peers': { type: 'boolean', default: false }, // they could not be installed
   },
 });
-const runs = Number(values.runs);
-const promptLength = Number(values.prompt);
-const newTokens = Number(values.tokens);
+const choose = (text, known, what) => {
+  const chosen = text?.split(',') ?? known;
+  const wrong = chosen.find((name) => !known.includes(name));
+  if (wrong) throw new Error(`--${what}: ${wrong} is none of ${known.join(', ')}`);
+  return chosen;
+};
+const peers = Object.keys(libraries).filter((name) => name !== 'wasmformer' && name !== 'kernels');
+const chosenPeers = choose(options.peers, peers, 'peers').filter(() => !options['no-peers']);
+const chosenRows = choose(
+  options.rows,
+  rows.map(({ id }) => id),
+  'rows',
+);
+const runs = Number(options.runs ?? (options.quick ? 3 : 7));
+const models = join(root, 'build/bench/models');
+const flags = [
+  '--no-sandbox',
+  '--disable-dev-shm-usage',
+  '--disable-gpu',
+  '--disable-background-timer-throttling',
+  '--disable-renderer-backgrounding',
+];
+const launch = () => launchChromium({ args: flags });
 
-const { load } = await import(join(root, 'dist/node.js'));
-const median = (list) => [...list].sort((a, b) => a - b)[Math.floor(list.length / 2)];
+const measuredRows = rows.filter((row) => chosenRows.includes(row.id) && (row.quick || !options.quick));
+const contendersOf = (row) =>
+  row.contenders.filter((name) => ['wasmformer', 'kernels', ...chosenPeers].includes(parseContender(name).library));
 
-/** Milliseconds to the first token, and tokens a second after it. */
-async function generateOnce(lm, inputIds) {
-  const start = performance.now();
-  let first;
-  let count = 0;
-  for await (const _ of lm.generate({ inputIds }, { maxNewTokens: newTokens, eosTokenId: null, doSample: false })) {
-    first ??= performance.now();
-    ++count;
-  }
-  return { first: first - start, rate: (count - 1) / ((performance.now() - first) / 1000) };
+// Files first: the clock runs for measuring alone.
+const missing = {};
+for (const row of measuredRows)
+  for (const name of contendersOf(row))
+    missing[`${row.id} ${name}`] = await prepareModel(models, row.model, parseContender(name), options.python);
+
+/** The quick run starts no row after this many milliseconds, and ends the row it is in. */
+const quickEnd = 95_000;
+const began = performance.now();
+const late = () => options.quick && performance.now() - began > quickEnd;
+
+const servers = { plain: await serve({ models, isolated: false }), isolated: await serve({ models, isolated: true }) };
+const browser = await launch();
+const version = browser.version();
+const leftOut = peers.filter((name) => !chosenPeers.includes(name)).map((name) => `${name}: not ${options.peers ? 'chosen' : 'installed'}`);
+
+async function open(name, row, inBrowser = browser) {
+  const { library, threads, node } = parseContender(name);
+  const settings = { model: row.model, ...row.options?.[library], count: row.fresh };
+  const server = threads > 1 ? servers.isolated : servers.plain;
+  const contender = await (node ? openInNode(server, name, settings) : openInPage(inBrowser, server, name, settings));
+  return Object.assign(contender, { name, library });
 }
 
-console.log(
-  `${cpus()[0]?.model ?? 'unknown processor'}, ${cpus().length} cores, ${(totalmem() / 2 ** 30).toFixed(0)} GB; Node ${process.version}; ${new Date().toISOString().slice(0, 10)}`,
-);
-console.log(`medians of ${runs}; prefill of ${promptLength} tokens, decode of ${newTokens}, one thread\n`);
-console.log('| model | parameters | weights | load | prefill | decode |\n|---|---|---|---|---|---|');
-for (const name of values.models.split(',')) {
-  const folder = name === 'shipped' ? shippedModel() : existsSync(name) ? name : writeRandomModel(join(root, 'build/bench'), name);
-  const loads = [];
-  for (let i = 0; i < runs; ++i) {
-    const start = performance.now();
-    const lm = await load(folder);
-    loads.push(performance.now() - start);
-    await lm.dispose();
+/** One line, without a stack. */
+const oneLine = (error) =>
+  String(error.message ?? error)
+    .replace(/^(page\.evaluate: )?(\w*Error: )?/, '')
+    .split('\n')[0];
+const gzipped = (files) => files.reduce((sum, file) => sum + gzipSync(readFileSync(file), { level: 9 }).length, 0);
+
+/** Measures a row: `{ row, results: { [contender]: { [metric]: values } }, facts: { [contender]: ... }, errors }`. */
+async function measure(row) {
+  const [results, facts, errors, said, open_] = [{}, {}, {}, {}, []];
+  const fail = (name, error) => {
+    errors[name] = oneLine(error);
+    delete results[name];
+    console.log(`   ${name}: ${errors[name]}`);
+  };
+  const names = contendersOf(row).filter((name) => {
+    const reason = missing[`${row.id} ${name}`];
+    if (reason) fail(name, reason);
+    return !reason;
+  });
+  const keep = (name, values) => {
+    results[name] ??= {};
+    for (const [metric, value] of Object.entries(values)) (results[name][metric] ??= []).push(value);
+  };
+  for (const name of row.fresh ? [] : names) {
+    try {
+      const contender = await open(name, row);
+      const state = (await row.prepare?.(contender, row)) ?? {};
+      open_.push({ contender, state });
+      // The first repetition is cold: it shows what a user meets first, and does not count as speed.
+      const cold = late() ? {} : await row.once(contender, row, 0, state);
+      said[name] = cold.said;
+      facts[name] = { load: contender.load, ...state.facts };
+      if (contender.files.length) facts[name].download = gzipped(contender.files);
+      if (cold.times) Object.assign(facts[name], { firstToken: contender.load + cold.times[0], firstSecond: firstSecond(cold.times) });
+    } catch (error) {
+      fail(name, error);
+    }
   }
-  const lm = await load(folder);
-  const info = lm.info();
-  const length = Math.min(promptLength, info.contextIsWall ? info.contextLength - newTokens : promptLength);
-  const ids = Array.from({ length }, (_, i) => (i * 7919 + 13) % info.vocabSize);
-  await generateOnce(lm, ids); // the engine's compilers warm up
-  const results = [];
-  for (let i = 0; i < runs; ++i)
-    results.push(
-      await generateOnce(
-        lm,
-        ids.map((id) => (id + i) % info.vocabSize),
-      ),
-    );
-  await lm.dispose();
-  console.log(
-    `| ${basename(folder)} | ${(info.parameters / 1e6).toFixed(1)} M | ${info.dtype}, ${(info.memory.weights / 1e6).toFixed(0)} MB | ${median(loads).toFixed(0)} ms | ${(length / (median(results.map(({ first }) => first)) / 1000)).toFixed(0)} tok/s | ${median(results.map(({ rate }) => rate)).toFixed(1)} tok/s |`,
+  for (let round = 1; round <= (row.runs ?? runs) && !(late() && round > 1); ++round) {
+    if (row.fresh) {
+      for (const name of names) {
+        const fresh = await launch();
+        try {
+          const contender = await open(name, row, fresh);
+          keep(name, (await row.once(contender, row)).values);
+          facts[name] = { download: gzipped(contender.files) };
+        } catch (error) {
+          fail(name, error);
+        } finally {
+          await fresh.close();
+        }
+      }
+    }
+    for (const { contender, state } of open_) {
+      if (errors[contender.name]) continue;
+      try {
+        keep(contender.name, (await row.once(contender, row, round, state)).values);
+      } catch (error) {
+        fail(contender.name, error);
+      }
+    }
+  }
+  for (const { contender } of open_) {
+    if (facts[contender.name]) facts[contender.name].peakMemory = contender.peakMemory();
+    await contender.close();
+  }
+  const reference = names.find((name) => said[name]);
+  for (const name of names.slice(1)) if (said[name] && name !== reference) facts[name].same = agreement(said[reference], said[name]);
+  return { row, results, facts, errors };
+}
+
+/** How far two outputs agree: of tokens the length of the common beginning, of numbers the largest difference. */
+function agreement(a, b) {
+  const different = a.findIndex((token, i) => token !== b[i]);
+  if (a.every(Number.isInteger)) return `${different === -1 ? a.length : different} of ${a.length} tokens`;
+  return `within ${Math.max(...a.map((value, i) => Math.abs(value - b[i]))).toPrecision(1)}`;
+}
+
+const packageVersion = (name) => {
+  const file = join(root, 'bench/node_modules', name, 'package.json');
+  return existsSync(file) ? `${name} ${JSON.parse(readFileSync(file, 'utf8')).version}` : undefined;
+};
+const machine = `${cpus()[0]?.model.trim() ?? 'unknown processor'}, ${cpus().length} cores, ${(totalmem() / 2 ** 30).toFixed(0)} GB; ${new Date().toISOString().slice(0, 10)}`;
+const commit = (() => {
+  try {
+    return execFileSync('git', ['rev-parse', '--short', 'HEAD'], { cwd: root, encoding: 'utf8' }).trim();
+  } catch {
+    return JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')).version;
+  }
+})();
+const versions = [
+  `wasmformer ${commit}`,
+  ...['onnxruntime-web', '@huggingface/transformers', '@wllama/wllama'].map(packageVersion).filter(Boolean),
+  `Chromium ${version}`,
+  `Node ${process.version}`,
+].join(', ');
+console.log(`${machine}\n${versions}\n`);
+
+const measured = [];
+if (options.quick) for (const row of rows) if (!row.quick) leftOut.push(`${row.title}: not in the quick run`);
+for (const row of measuredRows) {
+  if (late()) {
+    leftOut.push(`${row.title}: the quick run's time was over`);
+    continue;
+  }
+  console.log(`== ${row.title}`);
+  const start = performance.now();
+  const entry = await measure(options.quick ? { ...row, ...row.quick } : row);
+  measured.push(entry);
+  console.log(`${rowTable(entry)}\n== ${((performance.now() - start) / 1000).toFixed(0)} s\n`);
+}
+await browser.close();
+for (const server of Object.values(servers)) await server.close();
+
+const scaling = measured.find(({ row }) => row.id === 'scaling');
+const curves = scaling && scalingCurves(scaling.row, scaling.results);
+const memory = scaling?.facts['wasmformer f32']?.memory;
+const judged = judge(measured);
+console.log(floorsTable(judged));
+for (const line of leftOut) console.log(`left out: ${line}`);
+
+// Only a run of everything replaces what the documentation shows.
+const whole = !options.quick && measured.length === rows.length && chosenPeers.length === peers.length;
+const out = options.out ?? (whole ? join(root, 'docs') : join(root, 'build/bench'));
+mkdirSync(out, { recursive: true });
+writeFileSync(join(out, 'benchmarks.md'), report({ machine, versions, runs, measured, leftOut, curves, memory }));
+writeFileSync(join(out, 'benchmarks.svg'), plot({ judged, curves }));
+writeFileSync(
+  join(out === join(root, 'docs') ? join(root, 'build/bench') : out, 'benchmarks.json'),
+  JSON.stringify({ machine, versions, runs, measured, leftOut }),
+);
+if (whole) {
+  const readme = join(root, 'README.md');
+  writeFileSync(
+    readme,
+    between(readFileSync(readme, 'utf8'), 'bench', `\n${machine}; ${versions}; medians of ${runs}.\n\n${floorsTable(judged)}\n`),
   );
 }
-console.log(`\nwasmformer.wasm: ${(statSync(join(root, 'dist/wasmformer.wasm')).size / 1000).toFixed(0)} KB`);
+console.log(`\n${join(out, 'benchmarks.md')}, ${((performance.now() - began) / 1000).toFixed(0)} s`);

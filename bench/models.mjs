@@ -171,6 +171,7 @@ function marian(layers, D, heads, F, V, positions) {
 export const shapes = {
   'gpt2-124m': gpt2(12, 768, 12, 50257, 1024),
   'gpt2-4k': gpt2(12, 768, 12, 50257, 4200),
+  'layer-8k': gpt2(1, 512, 8, 512, 8448),
   'smollm2-135m': llama(30, 576, 9, 3, 1536, 49152, 8192, 100000),
   'llama-15m': llama(6, 288, 6, 6, 768, 32000, 1024, 10000),
   'minilm-l6': bert(6, 384, 12, 1536, 30522, 512),
@@ -196,15 +197,18 @@ function randomBlock(dtype) {
   return Buffer.from(block.buffer);
 }
 
-/** Makes a folder by `write(partial)` unless it is there: whole, or not at all. Returns its path. */
+/** Makes a folder by `write(partial)` unless it is there: whole, or not at all. Returns its path, as a promise where `write` does. */
 export function makeOnce(folder, write) {
   if (existsSync(folder)) return folder;
   const partial = `${folder}.partial`;
   rmSync(partial, { recursive: true, force: true });
   mkdirSync(partial, { recursive: true });
-  write(partial);
-  renameSync(partial, folder);
-  return folder;
+  const finish = () => {
+    renameSync(partial, folder);
+    return folder;
+  };
+  const written = write(partial);
+  return written?.then ? written.then(finish) : finish();
 }
 
 /** Writes the folder `parent/name` (config.json, model.safetensors) unless it is there; returns its path. */

@@ -1,6 +1,7 @@
 """ONNX files of the models in models.mjs, as transformers.js and onnxruntime-web take them.
 
-    python onnx_models.py FOLDER VARIANT...     FOLDER holds config.json and model.safetensors; VARIANT is f32, q8 or q4
+    python onnx_models.py FOLDER OUT VARIANT...     FOLDER holds config.json and model.safetensors; VARIANT is f32, q8 or q4
+    python onnx_models.py products OUT              single matrix products
 
 The graphs are those that onnxruntime's own tools leave after optimisation: attention is one fused node with its cache
 (GroupQueryAttention as onnxruntime-genai's builder has it, MultiHeadAttention as the transformer optimiser has it), and what
@@ -325,13 +326,12 @@ def products(folder):
         onnx.save(graph.model(), folder / f"matmul-{size}.onnx")
 
 
-def main(folder, *variants):
+def main(folder, out, *variants):
+    out = Path(out)
+    if folder == "products":
+        return products(out)
     folder = Path(folder)
-    if variants == ("products",):
-        return products(folder)
     config = json.loads((folder / "config.json").read_text())
-    out = folder / "onnx"
-    out.mkdir(exist_ok=True)
     for name, model in globals()[config["model_type"]](config, Weights(folder)).items():
         plain = out / f"{name}.onnx"
         onnx.save(model, plain)
@@ -339,8 +339,6 @@ def main(folder, *variants):
             quantize_q8(plain, out / f"{name}_quantized.onnx")
         if "q4" in variants:
             quantize_q4(plain, out / f"{name}_q4.onnx")
-        if "f32" not in variants:
-            plain.unlink()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,13 @@ import { createServer } from 'node:http';
 import { extname, join, normalize } from 'node:path';
 import { root } from '../scripts/run.mjs';
 
-const types = { '.html': 'text/html', '.js': 'text/javascript', '.mjs': 'text/javascript', '.json': 'application/json', '.wasm': 'application/wasm' };
+const types = {
+  '.html': 'text/html',
+  '.js': 'text/javascript',
+  '.mjs': 'text/javascript',
+  '.json': 'application/json',
+  '.wasm': 'application/wasm',
+};
 
 /**
  * `/models/` is `models`, everything else the repository; `/` is an empty page. With `isolated` pages get the headers that

@@ -1,14 +1,63 @@
-// Builds, then measures: `npm run bench` the package on models, `npm run bench -- kernels` the kernels alone.
-// Options after `--` go to bench/bench.mjs: --models shipped,gpt2-124m --runs 5 --prompt 256 --tokens 64.
+// Builds, installs what is compared with, and measures.
+//   npm run bench                 everything, interleaved with the peers; writes docs/benchmarks.md and .svg and README's table
+//   npm run bench -- --quick      most of it in two minutes, after what it needs has been installed and made
+//   npm run bench -- --rows gpt2,minilm --peers wllama --runs 7 --out FOLDER
+//   npm run bench -- kernels      the kernels alone, under both SIMD levels
+// WASMFORMER_BENCH_PYTHON names a Python that has bench/requirements.txt; otherwise an environment is made in the user's cache.
+import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { build, cmakeBuild } from './build.mjs';
-import { main, run } from './run.mjs';
+import { ensureChromium } from './chromium.mjs';
+import { ensurePython } from './python.mjs';
+import { main, retry, root, run, step } from './run.mjs';
+
+const presets = ['wasm', 'wasm-relaxed'];
+
+/** Node 20 knows relaxed SIMD under a flag; later versions as a matter of course, and the flag no more. */
+const relaxedFlags = Number(process.versions.node.split('.')[0]) < 21 ? ['--experimental-wasm-relaxed-simd'] : [];
+
+async function kernels(args) {
+  for (const preset of presets) {
+    const folder = await cmakeBuild(preset, ['bench_kernels']);
+    console.log(`\n${preset}`);
+    await run(process.execPath, [...(preset === 'wasm-relaxed' ? relaxedFlags : []), join(folder, 'bench_kernels.js'), ...args]);
+  }
+}
+
+/** bench/node_modules as bench/package-lock.json has it. False if that fails: there is then nothing to compare with. */
+async function installPeers() {
+  const lock = readFileSync(join(root, 'bench/package-lock.json'), 'utf8');
+  const stamp = join(root, 'bench/node_modules/.wasmformer-lock');
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === lock) return true;
+  const args = ['ci', '--ignore-scripts', '--omit=optional', '--no-audit', '--no-fund', '--loglevel=error'];
+  try {
+    await step('Peers', () => retry(3, () => run('npm', args, { cwd: join(root, 'bench') })));
+  } catch (error) {
+    console.log(`   no peers: ${error.message}`);
+    return false;
+  }
+  writeFileSync(stamp, lock);
+  return true;
+}
+
+/** bench/machine.cpp where pages find it. */
+async function buildMachine() {
+  for (const preset of presets) {
+    const from = await cmakeBuild(preset, ['bench_machine']);
+    const to = join(root, 'build/bench', preset);
+    mkdirSync(to, { recursive: true });
+    for (const name of ['bench_machine.mjs', 'bench_machine.wasm']) copyFileSync(join(from, name), join(to, name));
+  }
+}
 
 main(import.meta.url, async (args) => {
-  if (args[0] === 'kernels') {
-    const folder = await cmakeBuild('wasm', ['bench_kernels']);
-    return run(process.execPath, [join(folder, 'bench_kernels.js'), ...args.slice(1)]);
-  }
+  if (args[0] === 'kernels') return kernels(args.slice(1));
   await build();
-  await run(process.execPath, ['bench/bench.mjs', ...args]);
+  await buildMachine();
+  await ensureChromium();
+  const peers = await installPeers();
+  const python = await ensurePython(join(root, 'bench/requirements.txt'), 'WASMFORMER_BENCH_PYTHON').catch((error) =>
+    console.log(`   no Python: ${error.message}`),
+  );
+  await run(process.execPath, ['bench/bench.mjs', ...args, ...(python ? ['--python', python] : []), ...(peers ? [] : ['--no-peers'])]);
 });

@@ -93,8 +93,12 @@ export async function open({ base, model, dtype, threads, files = ['model'] }) {
     },
     /** One product x (rows, size) W (size, size), `times` times. */
     async product(rows, size, times) {
-      const x = new ort.Tensor('float32', Float32Array.from({ length: rows * size }, (_, i) => (i % 17) / 17 - 0.5), [rows, size]);
-      const session = sessions[files[0]];
+      const x = new ort.Tensor(
+        'float32',
+        Float32Array.from({ length: rows * size }, (_, i) => (i % 17) / 17 - 0.5),
+        [rows, size],
+      );
+      const session = sessions[`matmul-${size}`];
       const start = performance.now();
       for (let i = 0; i < times; ++i) await session.run({ x });
       return (performance.now() - start) / times;

@@ -31,13 +31,17 @@ export async function open({ base, model, dtype, threads, cacheDtype, worker }) 
       const [result] = await lm.forward({ inputIds: [ids] });
       return { ms: performance.now() - start, values: Array.from((result.lastHiddenState ?? result.logits).data.subarray(0, 8)) };
     },
-    /** Keeps a cache that holds `ids`, and returns its number. */
-    async remember(ids) {
+    /** Reads `texts`, each the beginning of the next, into one cache. Its number, and the memory after each. */
+    async remember(texts) {
       const cache = await lm.createCache();
-      await generate(ids, 1, { cache });
-      return caches.push({ cache, ids }) - 1;
+      const memory = [];
+      for (const ids of texts) {
+        await generate(ids, 1, { cache });
+        memory.push(await lm.memory());
+      }
+      return { index: caches.push({ cache, ids: texts.at(-1) }) - 1, memory };
     },
-    /** Tokens after the first of those that follow a remembered text: what is computed is decoding alone. */
+    /** What follows a remembered text: only its last token is read again. */
     async continue(index, count) {
       const { cache, ids } = caches[index];
       await cache.truncate(ids.length - 1);

@@ -1,0 +1,114 @@
+// Tables in Markdown. Pure functions.
+import { digits, median, unitOf } from './stats.mjs';
+
+const table = (head, lines) =>
+  [`| ${head.join(' | ')} |`, `|${'---|'.repeat(head.length)}`, ...lines.map((cells) => `| ${cells.join(' | ')} |`)].join('\n');
+
+const seconds = (ms) => (ms === undefined ? '–' : `${digits(ms / 1000)} s`);
+const megabytes = (bytes) => (bytes === undefined ? '–' : `${Math.round(bytes / 1e6)} MB`);
+const figure = (values, metric) => (values?.length ? `${digits(median(values))} ${unitOf(metric)}` : '–');
+
+/**
+ * Every floor of the measured rows: `[{ title, what, ours, theirs, value, floor, met }]`; `met` is undefined where a contender is
+ * missing, and `reason` says why.
+ * `measured`: `[{ row, results, facts }]`
+ */
+export function judge(measured) {
+  return measured.flatMap(({ row, results, facts, errors }) =>
+    row.floors.map(({ what, ours, theirs, atLeast, atMost, value }) => {
+      const got = value(results, row, facts);
+      const known = got !== undefined && !Number.isNaN(got);
+      const failed = [ours, theirs].find((name) => errors[name]);
+      return {
+        row: row.id,
+        title: row.title,
+        what,
+        ours,
+        theirs,
+        value: known ? got : undefined,
+        floor: atLeast ?? atMost,
+        least: atLeast !== undefined,
+        reason: failed ? `${failed}: ${errors[failed]}` : 'not measured',
+        met: known ? (atLeast === undefined ? got <= atMost : got >= atLeast) : undefined,
+      };
+    }),
+  );
+}
+
+/** The table of what is to be reached. */
+export function floorsTable(judged) {
+  return table(
+    ['work', 'measured', 'this library', 'compared with', 'result', 'floor', 'met'],
+    judged.map(({ title, what, ours, theirs, value, floor, least, met, reason }) => [
+      title,
+      what,
+      ours,
+      theirs,
+      digits(value),
+      `${least ? '≥' : '≤'} ${floor}`,
+      met === undefined ? reason : met ? 'yes' : '**no**',
+    ]),
+  );
+}
+
+/** All that one row measured: a line a contender. Ratios and floors stand in the table above. */
+export function rowTable({ row, results, facts, errors }) {
+  const names = row.contenders.filter((name) => results[name]);
+  const metrics = [...new Set(names.flatMap((name) => Object.keys(results[name])))];
+  const extra = [
+    ['load', ({ load }) => seconds(load)],
+    ['first token, cold', ({ firstToken }) => seconds(firstToken)],
+    ['first second', ({ firstSecond }) => (firstSecond === undefined ? '–' : `${digits(firstSecond)} tok/s`)],
+    ['peak memory', ({ peakMemory }) => megabytes(peakMemory)],
+    ['download, gzipped', ({ download }) => (download ? `${Math.round(download / 1000)} KB` : '–')],
+    ['same output', ({ same }) => same ?? '–'],
+  ].filter(([, show]) => names.some((name) => !show(facts[name] ?? {}).startsWith('–')));
+  const lines = names.map((name) => [
+    name,
+    ...metrics.map((metric) => figure(results[name][metric], metric)),
+    ...extra.map(([, show]) => show(facts[name] ?? {})),
+  ]);
+  const failures = Object.entries(errors).map(([name, message]) => `${name}: ${message}`);
+  return [table(['', ...metrics, ...extra.map(([title]) => title)], lines), ...failures.map((line) => `\n${line}`)].join('\n');
+}
+
+/** Milliseconds and memory by number of tokens. */
+export function scalingTable(curves, memory) {
+  const lines = curves.lengths.map((n, i) => [
+    n,
+    `${digits(curves.attention[i])} ms`,
+    `${digits(curves.feedForward[i])} ms`,
+    memory ? megabytes(memory[i].cache) : '–',
+    memory ? megabytes(memory[i].arena) : '–',
+    megabytes(8 * n * n * 4),
+  ]);
+  return table(['tokens', 'attention', 'feed-forward', 'cache', 'activations', 'the matrices of weights, were they kept'], lines);
+}
+
+/** The whole report. */
+export function report({ machine, versions, runs, measured, leftOut, curves, memory }) {
+  const judged = judge(measured);
+  const parts = [
+    '# Benchmarks',
+    `${machine}. ${versions}. Medians of ${runs} repetitions, one of each contender in turn; one thread unless said (x2: two); random weights; headless Chromium unless said.\n`,
+    'Made by `npm run bench`. A floor is what this library is to reach; the machine moves, so only ratios within one run count.\n',
+    '![Speed beside the peers](benchmarks.svg)\n',
+    floorsTable(judged),
+    ...measured.map((entry) => `\n## ${entry.row.title}\n\n${rowTable(entry)}`),
+  ];
+  if (curves) {
+    const where = curves.crossing ? `They cross at ${Math.round(curves.crossing)} tokens.` : 'They do not cross here.';
+    const text = `Attention takes 4 n² d operations, the feed-forward network 16 n d²: equal at n = 4 d = 2048 if both ran equally fast. ${where}`;
+    parts.push(`\n${text}\n\n${scalingTable(curves, memory)}`);
+  }
+  if (leftOut.length) parts.push(`\n## Left out\n\n${leftOut.map((line) => `- ${line}`).join('\n')}`);
+  return `${parts.join('\n')}\n`;
+}
+
+/** A text with what stands between two marks replaced; unchanged if they are not there. */
+export function between(text, name, inner) {
+  const [begin, end] = [`<!-- ${name} -->`, `<!-- /${name} -->`];
+  const from = text.indexOf(begin);
+  const to = text.indexOf(end);
+  return from === -1 || to < from ? text : `${text.slice(0, from + begin.length)}\n${inner}\n${text.slice(to)}`;
+}
