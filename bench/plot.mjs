@@ -1,7 +1,7 @@
 // The report as a picture: how many times faster than each peer, and time by length. Readable on light and dark pages.
 import { digits } from './stats.mjs';
 
-const escape = (text) => text.replace(/[&<>]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;' })[c]);
+const escaped = (text) => text.replace(/[&<>]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;' })[c]);
 const style = `
   text { font: 12px system-ui, sans-serif; fill: #24292f; }
   .small { font-size: 11px; fill: #57606a; }
@@ -44,9 +44,9 @@ function ratios(judged, width) {
     const y = top + i * line;
     const label = `${ours.replace(/^(wasmformer|kernels) /, '')}, ${what} : ${theirs}`;
     const [from, to] = [x(1), x(value)].sort((a, b) => a - b);
-    parts.push(`<g><title>${escape(`${title}, ${label}: ${digits(value)} (floor ${floor})`)}</title>`);
+    parts.push(`<g><title>${escaped(`${title}, ${label}: ${digits(value)} (floor ${floor})`)}</title>`);
     parts.push(
-      `<text x="${left - 8}" y="${y + 11}" text-anchor="end">${escape(title)} <tspan class="small">${escape(label)}</tspan></text>`,
+      `<text x="${left - 8}" y="${y + 11}" text-anchor="end">${escaped(title)} <tspan class="small">${escaped(label)}</tspan></text>`,
     );
     parts.push(`<rect class="${met ? 'met' : 'missed'}" x="${from}" y="${y + 2}" width="${Math.max(1, to - from)}" height="11" rx="1"/>`);
     parts.push(`<line class="floor" x1="${x(floor)}" x2="${x(floor)}" y1="${y}" y2="${y + 15}"/>`);

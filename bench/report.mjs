@@ -1,4 +1,5 @@
 // Tables in Markdown. Pure functions.
+import { parseContender } from './contenders.mjs';
 import { digits, median, unitOf } from './stats.mjs';
 
 const table = (head, lines) =>
@@ -48,6 +49,29 @@ export function floorsTable(judged) {
       `${least ? '≥' : '≤'} ${floor}`,
       met === undefined ? reason : met ? 'yes' : '**no**',
     ]),
+  );
+}
+
+/** What a reader wants to know first: a line for each work and format, a column for each library, medians joined by '/'. */
+export function summaryTable(measured, libraries) {
+  const formats = ['f32', 'q8', 'q4'];
+  const lines = measured.flatMap(({ row, results }) => {
+    const names = Object.keys(results).map((name) => ({ name, ...parseContender(name) }));
+    const alike = (name, library, format) => name.library === library && name.threads === 1 && name.dtype.replace('int8', 'q8') === format;
+    return formats.map((format) => {
+      const cells = libraries.map((library) => {
+        const found = names.find((name) => !name.node && alike(name, library, format));
+        if (!found) return '';
+        const metrics = Object.keys(results[found.name]);
+        return `${metrics.map((metric) => digits(median(results[found.name][metric]))).join(' / ')} ${unitOf(metrics[0])}`;
+      });
+      const metrics = Object.keys(Object.values(results)[0] ?? {});
+      return { cells, title: `${row.title.replace(/,? (q8|q4|f32)$/, '')}, ${metrics.join(' / ')}, ${format}`, shown: row.summary };
+    });
+  });
+  return table(
+    ['', ...libraries],
+    lines.filter(({ cells, shown }) => shown && cells.some(Boolean)).map(({ title, cells }) => [title, ...cells]),
   );
 }
 

@@ -33,7 +33,7 @@ const product = async (contender, { shapes }) => {
 const start = async (contender) => ({ values: { compile: await contender.compiling(), ready: contender.load } });
 
 /** Decoding after texts of two lengths that the contender remembers: `state` holds their numbers. */
-const context = async (contender, { lengths, tokens }, round, state) => {
+const context = async (contender, { lengths, tokens }, _round, state) => {
   const values = {};
   for (const [i, length] of [lengths[0], lengths.at(-1)].entries()) {
     const { times } = await contender.call('continue', state.caches[i], tokens);
@@ -89,7 +89,8 @@ const beats = (metric, ours, times, theirs) => ({
 
 /**
  * Each row: its `id`, what is measured (`once`, one repetition; `prepare` before the first), on which model and sizes, by whom
- * (`options` by library), and the `floors`: `value(results)` is to be `atLeast` or `atMost` so much. `quick`: sizes of the quick run, which leaves out rows without.
+ * (`options` by library), and the `floors`: `value(results)` is to be `atLeast` or `atMost` so much. `quick`: sizes of the quick run, which leaves out rows without;
+ * `summary`: README shows it.
  */
 export const rows = [
   {
@@ -121,6 +122,7 @@ export const rows = [
   },
   {
     id: 'minilm',
+    summary: true,
     title: 'MiniLM-L6, 128 tokens',
     once: forward,
     model: 'minilm-l6',
@@ -134,6 +136,7 @@ export const rows = [
   },
   {
     id: 'gpt2',
+    summary: true,
     title: 'GPT-2 124 M',
     once: generate,
     model: 'gpt2-124m',
@@ -149,6 +152,7 @@ export const rows = [
   },
   {
     id: 'opus',
+    summary: true,
     title: 'OPUS-MT shape, 128 tokens',
     once: translate,
     model: 'opus-mt',
@@ -161,6 +165,7 @@ export const rows = [
   },
   {
     id: 'smollm2-q8',
+    summary: true,
     title: 'SmolLM2-135M q8',
     once: generate,
     model: 'smollm2-135m',
@@ -177,6 +182,7 @@ export const rows = [
   },
   {
     id: 'smollm2-q4',
+    summary: true,
     title: 'SmolLM2-135M q4',
     once: generate,
     model: 'smollm2-135m',
@@ -187,6 +193,7 @@ export const rows = [
   },
   {
     id: 'smollm2-f32',
+    summary: true,
     title: 'SmolLM2-135M f32',
     once: generate,
     model: 'smollm2-135m',
@@ -197,6 +204,7 @@ export const rows = [
   },
   {
     id: 'llama-15m',
+    summary: true,
     title: '15 M-parameter llama',
     once: generate,
     model: 'llama-15m',
@@ -270,7 +278,7 @@ export const rows = [
         ours: 'wasmformer f32',
         theirs: 'linear: 1',
         atMost: 1.05,
-        value: (results, row, { 'wasmformer f32': facts }) =>
+        value: (_results, _row, { 'wasmformer f32': facts }) =>
           facts &&
           exponent(
             facts.lengths,

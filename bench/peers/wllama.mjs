@@ -27,7 +27,7 @@ export async function open({ base, model, dtype, threads }) {
         times.push(performance.now() - start);
         text += choices[0].text;
       }
-      return { times, tokens: [...text.matchAll(/ t(\d+)|[^]/g)].map(([char, id]) => Number(id ?? char.charCodeAt(0) + firstByte)) };
+      return { times, tokens: [...text.matchAll(/ t(\d+)|[\s\S]/g)].map(([char, id]) => Number(id ?? char.charCodeAt(0) + firstByte)) };
     },
     close: () => wllama.exit(),
   };
