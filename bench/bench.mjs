@@ -213,9 +213,11 @@ writeFileSync(
 );
 if (whole) {
   const readme = join(root, 'README.md');
-  const summary = summaryTable(measured, Object.keys(libraries).filter((name) => name !== 'kernels'));
+  const summary = summaryTable(
+    measured,
+    Object.keys(libraries).filter((name) => name !== 'kernels'),
+  );
   const text = `\n${summary}\n\n${machine}; ${versions}; one thread; medians of ${runs}.\n`;
   writeFileSync(readme, between(readFileSync(readme, 'utf8'), 'bench', text));
-}
 }
 console.log(`\n${join(out, 'benchmarks.md')}, ${((performance.now() - began) / 1000).toFixed(0)} s`);
