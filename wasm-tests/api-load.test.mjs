@@ -70,8 +70,7 @@ test('info, config and tokenizer are plain snapshots', async () => {
   assert.deepEqual(info.dtypes, { f32: info.parameters });
   assert.deepEqual(info.unusedTensors, []);
   assert.deepEqual(info.warnings, []);
-  assert.equal(info.simd.level, 'simd128');
-  assert.equal(info.threads.count, 1);
+  assert.match(info.simd.level, /^(simd128|relaxed)$/);
   assert.ok(info.simd.reason && info.threads.reason);
   info.layers = 5;
   assert.equal(lm.info().layers, 1);
@@ -89,7 +88,10 @@ describe('options', () => {
   test('unknown or ill-typed ones are refused', async () => {
     await assert.rejects(load(files, { dtpe: 'f32' }), code('invalid-argument', /'dtpe'.*'dtype'/));
     await assert.rejects(load(files, { cache_dir: '/x' }), code('invalid-argument', /'cacheDir'/));
-    await assert.rejects(load(files, { dtype: 'fp16' }), code('invalid-argument', /dtype: expected 'f32', 'f16', 'bf16', 'q8', 'q4', got "fp16"/));
+    await assert.rejects(
+      load(files, { dtype: 'fp16' }),
+      code('invalid-argument', /dtype: expected 'f32', 'f16', 'bf16', 'q8', 'q4', got "fp16"/),
+    );
     await assert.rejects(load(files, { worker: 'no' }), code('invalid-argument'));
     await assert.rejects(load(files, { onProgress: true }), code('invalid-argument'));
     await assert.rejects(load(files, { threads: 0 }), code('invalid-argument'));
@@ -99,7 +101,6 @@ describe('options', () => {
 
   test('known and not built ones are unsupported', async () => {
     await assert.rejects(load(files, { dtype: 'q8', trainable: true }), code('invalid-argument', /dtype: expected 'f32' with trainable/));
-    await assert.rejects(load(files, { threads: 2 }), code('unsupported', /threads: 2/));
     await (await load(files, { threads: 1, deterministic: true, worker: true })).dispose();
   });
 

@@ -68,6 +68,17 @@ TEST_CASE("a sequence's logits have the same bits however they are computed", "[
 
   SECTION("without a cache") { CHECK(same_bits(runner.logits({tokens}), whole)); }
 
+  SECTION("on any number of threads") {
+    for (const size_t threads : {2, 3, 8}) {
+      CAPTURE(threads);
+      ThreadPool pool(threads);
+      Runner shared(*model, &pool);
+      CHECK(same_bits(shared.logits({tokens}), whole));
+      KvCache cache = shared.cache();
+      CHECK(same_bits(in_chunks(shared, tokens, cache, 17), whole));
+    }
+  }
+
   SECTION("in chunks and token by token") {
     for (const size_t chunk : {1, 2, 3, 15, 16, 17, 40}) {
       CAPTURE(chunk);

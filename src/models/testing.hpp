@@ -219,7 +219,7 @@ class Recorder final : public Observer {
 // Memory of caches for one model, and the passes that go through them.
 class Runner {
  public:
-  explicit Runner(const Model& model) : model_(model), pool_(model.cache_shape(), 4) {}
+  explicit Runner(const Model& model, ThreadPool* threads = nullptr) : model_(model), pool_(model.cache_shape(), 4), threads_(threads) {}
 
   KvCache cache() { return {pool_, model_.windows()}; }
   KvPool& pool() { return pool_; }
@@ -229,7 +229,7 @@ class Runner {
   std::vector<float> logits(const std::vector<std::vector<int32_t>>& sequences, const std::vector<KvCache*>& caches = {},
                             Observer* observer = nullptr) {
     const auto mark = arena_.mark();
-    Context ctx{arena_, nullptr, observer};
+    Context ctx{arena_, nullptr, observer, 0, threads_};
     std::vector<size_t> starts;
     for (const KvCache* cache : caches) starts.push_back(cache->length());
     const Ragged ragged(sequences, starts);
@@ -242,6 +242,7 @@ class Runner {
  private:
   const Model& model_;
   KvPool pool_;
+  ThreadPool* threads_;
   Arena arena_;
 };
 

@@ -18,7 +18,7 @@ before(async () => {
     join(app, 'node.mjs'),
     `
     import { load } from 'wasmformer';
-    const lm = await load('public/model');
+    const lm = await load('public/model', { deterministic: true });
     console.log(JSON.stringify(await lm.generate('It was a ', { maxNewTokens: 24, temperature: 0.8, seed: 7 }).result));
   `,
   );

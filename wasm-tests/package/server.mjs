@@ -1,4 +1,4 @@
-// A static file server without any special header but the content type and, if asked for, a content security policy.
+// A static file server without any special header but the content type and, if asked for, a content security policy or isolation.
 import { createReadStream, statSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { extname, join, normalize } from 'node:path';
@@ -15,7 +15,7 @@ const types = {
 };
 
 /** Serves `folder` under `base` on a free port: `{ url, requests, close }`; `requests` lists the paths asked for. */
-export async function serve(folder, { base = '/', policy } = {}) {
+export async function serve(folder, { base = '/', policy, isolated = false } = {}) {
   const requests = [];
   const server = createServer((request, response) => {
     const path = decodeURIComponent(new URL(request.url, 'http://localhost').pathname);
@@ -27,6 +27,10 @@ export async function serve(folder, { base = '/', policy } = {}) {
     if (!found?.isFile()) return response.writeHead(404).end('not found');
     const headers = { 'content-type': types[extname(file)] ?? 'application/octet-stream', 'content-length': found.size };
     if (policy) headers['content-security-policy'] = policy;
+    if (isolated) {
+      headers['cross-origin-opener-policy'] = 'same-origin';
+      headers['cross-origin-embedder-policy'] = 'require-corp';
+    }
     response.writeHead(200, headers);
     if (request.method === 'HEAD') return response.end();
     createReadStream(file).pipe(response);

@@ -1,7 +1,7 @@
 import { load } from '../wasmformer/index.js';
 
 try {
-  const lm = await load(new URL('model/', document.baseURI).href);
+  const lm = await load(new URL('model/', document.baseURI).href, { deterministic: true });
   const stream = lm.generate('It was a ', { maxNewTokens: 24, temperature: 0.8, seed: 7 });
   for await (const piece of stream) document.querySelector('output').textContent += piece.text;
   globalThis.outcome = await stream.result;

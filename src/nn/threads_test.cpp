@@ -1,0 +1,91 @@
+// Every operation that shares its work among threads has the same bits for any number of them.
+#include <catch_amalgamated.hpp>
+#include <functional>
+
+#include "core/rng.hpp"
+#include "core/thread_pool.hpp"
+#include "kernels/testing.hpp"
+#include "nn/attention.hpp"
+#include "ops/ops.hpp"
+
+using namespace wf;
+using kernels::testing::same_bits;
+
+namespace {
+
+// Large enough that the work is shared, of sizes that no number of parts divides.
+constexpr size_t T = 71, D = 210, F = 333;
+
+std::vector<float> random_values(size_t count, uint32_t site) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(normal({1, 0, site}, i));
+  return values;
+}
+
+Weight weight_of(Weight weight, DType store, uint32_t site) {
+  weight.allocate(store, false);
+  const auto values = random_values(weight.rows() * weight.cols(), site);
+  weight.write_rows(0, weight.use() == Weight::Use::kVector ? weight.cols() : weight.rows(), values.data(), DType::kF32);
+  return weight;
+}
+
+// `compute` is given x (T, D), anew each time.
+void same_on_all(const std::function<Tensor(Context&, const Tensor&)>& compute) {
+  std::vector<float> expected;
+  for (const size_t threads : {1, 2, 3, 8}) {
+    CAPTURE(threads);
+    ThreadPool pool(threads);
+    Arena arena;
+    Context ctx{.arena = arena, .pool = &pool};
+    Tensor x = ctx.tensor(T, D);
+    const auto values = random_values(x.size(), 0);
+    std::copy(values.begin(), values.end(), x.data);
+    const Tensor y = compute(ctx, x);
+    std::vector<float> got;
+    for (size_t t = 0; t < y.rows; ++t) got.insert(got.end(), y.row(t), y.row(t) + y.cols);
+    if (threads == 1) expected = got;
+    CHECK(same_bits(got, expected));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("operations have the same bits on any number of threads", "[ops][thread_pool]") {
+  const Weight scale = weight_of(Weight::vector(D), DType::kF32, 1), shift = weight_of(Weight::vector(D), DType::kF32, 2);
+  SECTION("linear") {
+    const Weight bias = weight_of(Weight::vector(F), DType::kF32, 3);
+    for (const DType store : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8, DType::kQ4}) {
+      CAPTURE(name_of(store));
+      const Weight w = weight_of(Weight::matrix(F, D), store, 4);
+      same_on_all([&](Context& ctx, const Tensor& x) { return linear(ctx, x, w, bias); });
+      same_on_all([&](Context& ctx, const Tensor& x) { return linear(ctx, x.slice(3, 1), w, {}); });
+    }
+  }
+  SECTION("norms") {
+    same_on_all([&](Context& ctx, const Tensor& x) { return layer_norm(ctx, x, scale, shift, 1e-5f); });
+    same_on_all([&](Context& ctx, const Tensor& x) { return rms_norm(ctx, x, scale, 0, 1e-5f); });
+  }
+  SECTION("sums and activations") {
+    same_on_all([&](Context& ctx, const Tensor& x) { return add(ctx, x, layer_norm(ctx, x, scale, shift, 1e-5f)); });
+    same_on_all([&](Context& ctx, const Tensor& x) { return activate(ctx, kernels::Activation::kGelu, x); });
+    same_on_all(
+        [&](Context& ctx, const Tensor& x) { return gated(ctx, kernels::Activation::kSilu, x.columns(0, D / 2), x.columns(D / 2, D / 2)); });
+  }
+  SECTION("rope") {
+    const auto cos = random_values(T * 5, 5), sin = random_values(T * 5, 6);
+    same_on_all([&](Context& ctx, const Tensor& x) {
+      Tensor y = x;
+      rotate(ctx, y, 14, 10, cos.data(), sin.data(), false);
+      return y;
+    });
+  }
+  SECTION("attention") {
+    AttentionCore core;
+    core.shape = {6, 3, 10, 10};
+    core.scale = 0.3f;
+    const std::vector<size_t> offsets{0, 40, T};
+    same_on_all([&](Context& ctx, const Tensor& x) {
+      return core.over_rows(ctx, x.columns(0, 60), x.columns(60, 30), x.columns(90, 30), offsets, offsets, {});
+    });
+  }
+}
