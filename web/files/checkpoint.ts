@@ -3,6 +3,8 @@ import type { FilePlatform } from '../platform/files.ts';
 import { mergeGenerationConfig } from './config.ts';
 import { FileContext, type FileOptions } from './context.ts';
 import { openFolder, type Source } from './folder.ts';
+import { readGgufParts } from './gguf.ts';
+import { modelOfGguf } from './gguf-config.ts';
 import { decodeText, type JsonObject, own, parseObject, shortened } from './json.ts';
 import { readLlama2c } from './llama2c.ts';
 import { readPytorch } from './pytorch.ts';
@@ -10,7 +12,7 @@ import { parseIndex, readSafetensors } from './safetensors.ts';
 import type { ByteSource, ModelFolder } from './source.ts';
 import type { TensorEntry } from './tensors.ts';
 
-export type CheckpointFormat = 'safetensors' | 'pytorch' | 'llama2.c';
+export type CheckpointFormat = 'safetensors' | 'pytorch' | 'gguf' | 'llama2.c';
 
 /** A published model: its configuration, and where its weights lie. Nothing of the weights is read yet. */
 export interface Checkpoint {
@@ -19,6 +21,8 @@ export interface Checkpoint {
   readonly format: CheckpointFormat;
   /** config.json, without prototypes. */
   readonly config: JsonObject;
+  /** What a GGUF file says, by key: its tokenizer among it. */
+  readonly metadata: JsonObject | undefined;
   /** The model's own generation settings, in snake_case. */
   readonly generationConfig: JsonObject;
   readonly tensors: ReadonlyMap<string, TensorEntry>;
@@ -33,6 +37,13 @@ export interface Checkpoint {
   close(): Promise<void>;
 }
 
+/** Files of weights, the first that is there. */
+const kWeights = [
+  ['model.safetensors', 'safetensors'],
+  ['model.safetensors.index.json', 'safetensors'],
+  ['pytorch_model.bin', 'pytorch'],
+  ['pytorch_model.bin.index.json', 'pytorch'],
+] as const;
 const kLargestText = 64 * 2 ** 20;
 
 /** A text file of the model, or null if there is none. */
@@ -73,7 +84,7 @@ export async function openCheckpoint(source: Source, options: FileOptions, platf
   signal?.throwIfAborted();
   const folder = await openFolder(context, source);
   try {
-    const { config, generation, tensors, format } = await readWeights(context, folder);
+    const { config, generation, tensors, format, metadata } = await readWeights(context, folder);
     let weightBytes = 0;
     for (const { begin, end } of tensors.values()) weightBytes += end - begin;
     return {
@@ -81,6 +92,7 @@ export async function openCheckpoint(source: Source, options: FileOptions, platf
       format,
       config,
       generationConfig: generation,
+      metadata,
       tensors,
       weightBytes,
       warnings: context.warnings,
@@ -100,21 +112,23 @@ interface Opened {
   config: JsonObject;
   generation: JsonObject;
   tensors: Map<string, TensorEntry>;
+  metadata?: JsonObject;
 }
 
 async function readWeights(context: FileContext, folder: ModelFolder): Promise<Opened> {
   const { signal } = context;
   const focus = folder.focus === 'config.json' ? undefined : folder.focus;
   if (focus !== undefined) {
-    refuseKnown(folder, focus);
+    if (isGguf(focus)) return readGgufFile(folder, focus, signal);
     if (focus.endsWith('.bin') && (await isLlama2c(folder, focus, signal))) {
       return readLlamaFile(folder, focus, signal);
     }
   }
+  const list = (await folder.list()) ?? [];
+  const gguf = focus === undefined && !list.some((file) => kWeights.some(([name]) => name === file)) ? onlyGguf(folder, list) : undefined;
+  if (gguf !== undefined) return readGgufFile(folder, gguf, signal);
   const config = await readObject(folder, 'config.json', signal);
   if (config === null) {
-    const list = (await folder.list()) ?? [];
-    for (const file of list) refuseKnown(folder, file);
     const bins = list.filter((file) => /\.bin$/.test(file) && !/^(tok|pytorch_model)/.test(file));
     if (bins[0] !== undefined && bins.length === 1 && (await isLlama2c(folder, bins[0], signal)))
       return readLlamaFile(folder, bins[0], signal);
@@ -140,13 +154,29 @@ async function readWeights(context: FileContext, folder: ModelFolder): Promise<O
   return { format, config, generation, tensors };
 }
 
-function refuseKnown(folder: ModelFolder, file: string): void {
-  if (/\.gguf$/i.test(file)) {
+const isGguf = (file: string): boolean => /\.gguf$/i.test(file);
+
+/** The GGUF file of a folder, or the first part of the one that is split; none where there is no such file. */
+function onlyGguf(folder: ModelFolder, list: readonly string[]): string | undefined {
+  const files = list.filter((file) => isGguf(file) && !/-(?!00001)\d{5}-of-\d{5}\.gguf$/i.test(file)).sort();
+  if (files.length > 1) {
     throw new WasmformerError(
-      'unsupported',
-      `[${folder.name}] ${file}: GGUF files are not supported; expected safetensors, pytorch_model.bin or llama2.c .bin`,
+      'invalid-argument',
+      `[${folder.name}] source: expected one .gguf file, or the path of one of ${files.slice(0, 8).join(', ')}${files.length > 8 ? ', ...' : ''}`,
     );
   }
+  return files[0];
+}
+
+/** A GGUF file, with the parts it is split into. It says all that is needed; config.json adds what it does not say. */
+async function readGgufFile(folder: ModelFolder, file: string, signal: AbortSignal | undefined): Promise<Opened> {
+  const gguf = await readGgufParts(folder, file, (part, work) => guarded(folder, part, work), signal);
+  const listed = (await folder.list()) ?? [];
+  const beside = async (name: string): Promise<JsonObject | null> => (listed.includes(name) ? readObject(folder, name, signal) : null);
+  const { config, tensors } = await guarded(folder, file, () => modelOfGguf(gguf, `${folder.name}: ${file}`, signal));
+  const whole: JsonObject = Object.assign(Object.create(null), await beside('config.json'), config);
+  const generation = mergeGenerationConfig(whole, await beside('generation_config.json'));
+  return { format: 'gguf', config: whole, generation, tensors, metadata: gguf.metadata };
 }
 
 async function chooseWeights(
@@ -157,30 +187,27 @@ async function chooseWeights(
   if (focus !== undefined) {
     if (/\.safetensors(\.index\.json)?$/.test(focus)) return { file: focus, format: 'safetensors' };
     if (/\.(bin|pt|pth)(\.index\.json)?$/.test(focus)) return { file: focus, format: 'pytorch' };
-    throw new WasmformerError('unsupported', `[${folder.name}] ${focus}: expected weights as .safetensors, .bin or their index.json`);
+    throw new WasmformerError(
+      'unsupported',
+      `[${folder.name}] ${focus}: expected weights as .safetensors, .bin or their index.json, or .gguf`,
+    );
   }
-  for (const [file, format] of [
-    ['model.safetensors', 'safetensors'],
-    ['model.safetensors.index.json', 'safetensors'],
-    ['pytorch_model.bin', 'pytorch'],
-    ['pytorch_model.bin.index.json', 'pytorch'],
-  ] as const) {
+  for (const [file, format] of kWeights) {
     if (await folder.has(file, context.signal)) return { file, format };
   }
   const list = (await folder.list()) ?? [];
-  for (const file of list) refuseKnown(folder, file);
   const foreign = list.find((file) => /\.(h5|msgpack|onnx|ot|ckpt)$/.test(file));
   if (foreign !== undefined) {
     throw new WasmformerError(
       'unsupported',
-      `[${folder.name}] ${foreign}: expected model.safetensors or pytorch_model.bin; this format is not supported`,
+      `[${folder.name}] ${foreign}: expected model.safetensors, pytorch_model.bin or a .gguf file; this format is not supported`,
     );
   }
   if (context.offline)
     throw new WasmformerError('offline', `[${folder.name}] model.safetensors: not in the cache, and the network is off (offline: true)`);
   throw new WasmformerError(
     'not-found',
-    `[${folder.name}] weights: expected model.safetensors or pytorch_model.bin (or their index.json), got neither`,
+    `[${folder.name}] weights: expected model.safetensors or pytorch_model.bin (or their index.json), or a .gguf file, got none`,
   );
 }
 

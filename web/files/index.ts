@@ -2,7 +2,9 @@ import type { FilePlatform } from '../platform/files.ts';
 import type { Checkpoint } from './checkpoint.ts';
 import { FileContext, type FileOptions } from './context.ts';
 import { openFolder, type Source } from './folder.ts';
+import { sentenceOfGguf } from './gguf-config.ts';
 import { loadTensors as loadMatched, type Slab, type TensorMatch } from './load-tensors.ts';
+import { readSentenceSettings, type SentenceSettings } from './sentence.ts';
 import { openTokenizer, type Tokenizer } from './tokenizer.ts';
 
 export { type CacheApi, type CacheEntry, createCacheApi } from './cache.ts';
@@ -15,7 +17,7 @@ export type { Source } from './folder.ts';
 export type { JsonObject } from './json.ts';
 export { matchTensors, type Parameter, type Slab, type TensorMatch } from './load-tensors.ts';
 export type { Encoding } from './pipeline.ts';
-export { readSentenceSettings, type SentenceSettings } from './sentence.ts';
+export type { SentenceSettings } from './sentence.ts';
 export type { ByteSource, ModelFolder } from './source.ts';
 export type { TensorEntry } from './tensors.ts';
 export type { DecodeOptions, EncodeOptions, SpecialTokens, Tokenizer } from './tokenizer.ts';
@@ -32,7 +34,18 @@ export function loadTensors(
 
 /** The checkpoint's tokenizer, or null where it has none. */
 export function loadTokenizer(checkpoint: Checkpoint, options: { signal?: AbortSignal } = {}): Promise<Tokenizer | null> {
-  return openTokenizer(checkpoint.folder, checkpoint.format, checkpoint.config.model_type, options.signal ?? checkpoint.context.signal);
+  const { folder, format, config, metadata, context } = checkpoint;
+  return openTokenizer(folder, format, config.model_type, options.signal ?? context.signal, metadata);
+}
+
+/** How a sentence encoder pools, or null where its files do not say; see sentence.ts. */
+export async function loadSentenceSettings(
+  checkpoint: Checkpoint,
+  likely: boolean,
+  signal?: AbortSignal,
+): Promise<SentenceSettings | null> {
+  const { folder, metadata } = checkpoint;
+  return (metadata && sentenceOfGguf(metadata)) ?? (await readSentenceSettings(folder, likely && metadata === undefined, signal));
 }
 
 /** The tokenizer of a folder that may have no weights, or null. */

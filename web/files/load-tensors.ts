@@ -1,7 +1,7 @@
 import { WasmformerError } from '../errors.ts';
 import type { FileContext } from './context.ts';
 import { type ByteSource, fill } from './source.ts';
-import { dtypeBytes, type TensorEntry } from './tensors.ts';
+import { blockFormats, dtypeBytes, storedBytes, type TensorEntry } from './tensors.ts';
 
 /** A tensor the model's configuration calls for. */
 export interface Parameter {
@@ -22,7 +22,7 @@ export interface TensorMatch {
   entry: TensorEntry;
 }
 
-const kWeights = ['F32', 'F16', 'BF16', 'F64'];
+const kWeights = ['F32', 'F16', 'BF16', 'F64', ...blockFormats.keys()];
 
 /**
  * Finds each parameter's tensor, under its name with or without its prefix. Tensors nobody asked for (mask buffers, a
@@ -92,7 +92,7 @@ export interface Slab {
   index: number;
   rowBegin: number;
   rowCount: number;
-  /** The rows in the file's dtype, F64 rounded to F32; overwritten by the next slab. */
+  /** The rows in the file's dtype, in blocks where it has them, F64 rounded to F32; overwritten by the next slab. */
   bytes: Uint8Array;
 }
 
@@ -106,8 +106,9 @@ function rowsASlab(slabBytes: number, rowBytes: number): number {
 
 /**
  * Streams the tensors in the order they lie in their files, one pass a file, in slabs of whole rows (a row is what one
- * index of the first dimension selects; a vector's rows are its elements). Holds one slab, plus one whole tensor for a
- * view that is not contiguous. Afterwards the rest of each file is fetched into the cache, if there is one.
+ * index of the first dimension selects, or of the last in a tensor stored by columns; a vector's rows are its elements).
+ * Holds one slab, plus one whole tensor for a view that is not contiguous. Afterwards the rest of each file is fetched
+ * into the cache, if there is one.
  * @param options.slabBytes a slab's size, for a multiple of 32 rows
  */
 export async function* loadTensors(
@@ -136,19 +137,23 @@ export async function* loadTensors(
       const { entry } = list[first] as TensorMatch;
       for (next = first + 1; next < list.length && sameBytes(entry, (list[next] as TensorMatch).entry); ++next);
       const sharing = list.slice(first, next);
-      const width = dtypeBytes.get(entry.dtype) as number;
-      const rows = entry.shape.length === 0 ? 1 : (entry.shape[0] as number);
-      const rowBytes = width * entry.shape.slice(1).reduce((product, size) => product * size, 1);
+      const [rows = 1, ...inner] = entry.columns ? [...entry.shape].reverse() : entry.shape;
+      const rowBytes = storedBytes(
+        entry.dtype,
+        inner.reduce((product, size) => product * size, 1),
+      ) as number;
       if (rows * rowBytes === 0) continue;
       if (entry.strides !== undefined) {
         yield* stridedSlabs(entry, sharing, rows, rowBytes, rowsASlab(slabBytes, rowBytes), room, signal);
       } else {
-        const perSlab = rowsASlab(slabBytes, rowBytes);
+        const { headRows = 1 } = entry;
+        const perSlab = Math.ceil(rowsASlab(slabBytes, rowBytes) / headRows) * headRows;
         for (let rowBegin = 0; rowBegin < rows; rowBegin += perSlab) {
           signal?.throwIfAborted();
           const rowCount = Math.min(perSlab, rows - rowBegin);
           const bytes = room(rowCount * rowBytes);
           await fill(entry.source, bytes, entry.begin + rowBegin * rowBytes, signal);
+          if (headRows > 1) joinHalves(bytes, rowBytes, headRows);
           const rounded = narrowed(entry, bytes);
           for (const { index } of sharing) yield { index, rowBegin, rowCount, bytes: rounded };
           context?.report(file.name, Math.min(file.size, position(entry) + (rowBegin + rowCount) * rowBytes), file.size, true);
@@ -198,8 +203,23 @@ async function* stridedSlabs(
   }
 }
 
-/** F64 becomes F32, in place; other dtypes stay as they are. `bytes` begins its buffer. */
+/** Rows 0, n/2, 1, n/2 + 1 ... of each head become 0, 1 ... n - 1, in place. */
+function joinHalves(bytes: Uint8Array, rowBytes: number, headRows: number): void {
+  for (let head = 0; head < bytes.length; head += headRows * rowBytes) {
+    const turned = bytes.slice(head, head + headRows * rowBytes);
+    for (let row = 0; row < headRows; ++row) {
+      const to = row % 2 === 0 ? row / 2 : (headRows + row - 1) / 2;
+      bytes.set(turned.subarray(row * rowBytes, (row + 1) * rowBytes), head + to * rowBytes);
+    }
+  }
+}
+
+/** F64 becomes F32, and what F32 asks for is added, in place; other dtypes stay as they are. `bytes` begins its buffer. */
 function narrowed(entry: TensorEntry, bytes: Uint8Array): Uint8Array {
+  if (entry.add !== undefined) {
+    const numbers = new Float32Array(bytes.buffer, 0, bytes.length / 4);
+    for (let i = 0; i < numbers.length; ++i) numbers[i] = (numbers[i] as number) + entry.add;
+  }
   if (entry.dtype !== 'F64') return bytes;
   const count = bytes.length / 8;
   const wide = new Float64Array(bytes.buffer, 0, count);

@@ -30,6 +30,18 @@ export const poolings: Readonly<Record<string, string>> = {
   lasttoken: 'pooling_mode_lasttoken',
 };
 
+/** One kind of pooling and nothing else. */
+export const plainSettings = (pooling: string): SentenceSettings => ({
+  pooling: [pooling],
+  normalize: false,
+  maxLength: null,
+  lowerCase: false,
+  prompts: {},
+  promptName: null,
+  includePrompt: true,
+  foreign: null,
+});
+
 /**
  * Reads modules.json and the files that it names. Where the folder's files are not known, the server is asked for it only if
  * `likely`.
@@ -48,16 +60,7 @@ export async function readSentenceSettings(folder: ModelFolder, likely: boolean,
   if (!Array.isArray(modules)) throw bad(file, 'a list of modules', modules);
   const read = async (path: string): Promise<JsonObject> =>
     (names !== null && !names.includes(path) ? null : await readObject(folder, path, signal)) ?? {};
-  const settings: SentenceSettings = {
-    pooling: ['mean'],
-    normalize: false,
-    maxLength: null,
-    lowerCase: false,
-    prompts: {},
-    promptName: null,
-    includePrompt: true,
-    foreign: null,
-  };
+  const settings = plainSettings('mean');
   for (const module of modules) {
     const [path, type] = ['path', 'type'].map((key) => (isObject(module) ? own(module, key) : undefined));
     if (typeof path !== 'string' || typeof type !== 'string') throw bad(file, 'a path and a type in each module', module);

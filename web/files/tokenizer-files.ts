@@ -21,7 +21,7 @@ export interface Description {
   target?: Description;
 }
 
-type Family =
+export type Family =
   | 'bert'
   | 'albert'
   | 'roberta'
@@ -139,12 +139,20 @@ const template = (pattern: string): JsonObject[] =>
     const [id, type] = one.split(':');
     return { [/^\$/.test(one) ? 'Sequence' : 'SpecialToken']: { id: (id as string).replace('$', ''), type_id: Number(type ?? 0) } };
   });
-const around = (single: string, pair: string): JsonObject => ({
+export const around = (single: string, pair: string): JsonObject => ({
   type: 'TemplateProcessing',
   single: template(single),
   pair: template(pair),
 });
-const added = (content: string, id: number, special = true): JsonObject => ({ id, content, special, normalized: false });
+/** The same tokens around each of two texts. */
+export const between = (before: readonly string[], after: readonly string[]): JsonObject => {
+  const row = (type_id: number, id: string): JsonObject[] => {
+    const mark = (id: string): JsonObject => ({ SpecialToken: { id, type_id } });
+    return [...before.map(mark), { Sequence: { id, type_id } }, ...after.map(mark)];
+  };
+  return { type: 'TemplateProcessing', single: row(0, 'A'), pair: [...row(0, 'A'), ...row(1, 'B')] };
+};
+export const added = (content: string, id: number, special = true): JsonObject => ({ id, content, special, normalized: false });
 
 /** Where the tokens of a vocabulary that is an object stand. */
 function listOf(vocab: JsonObject, where: string): (string | undefined)[] {
@@ -225,35 +233,55 @@ class Reader {
       special?: string[];
     },
   ): Description {
-    const { vocab, unknown, normalizers = [], words = true, processor = null, special = [] } = parts;
     if (model.kind !== 'unigram')
       throw new WasmformerError(
         'unsupported',
         `[${this.where(file)}] model_type: expected a unigram model, got BPE, which is not supported for this tokenizer_class`,
       );
-    const metaspace = {
-      type: 'Metaspace',
-      replacement: kMark,
-      prepend_scheme: this.setting('add_prefix_space', true) ? 'always' : 'never',
-    };
-    const charsmap = model.charsmap === null ? [] : [{ type: 'Precompiled', precompiled_charsmap: model.charsmap }];
-    const spaces = words ? [] : [{ type: 'Replace', pattern: { Regex: ' {2,}' }, content: ' ' }];
-    return {
-      file,
-      json: {
-        added_tokens: definedTokens(
-          model,
-          vocab.map(([token]) => token),
-        ),
-        normalizer: { type: 'Sequence', normalizers: [...normalizers, ...charsmap, ...spaces] },
-        pre_tokenizer: words ? { type: 'Sequence', pretokenizers: [{ type: 'WhitespaceSplit' }, metaspace] } : metaspace,
-        post_processor: processor,
-        decoder: metaspace,
-        model: { type: 'Unigram', unk_id: unknown, vocab },
-      },
-      special,
-    };
+    const tokens = definedTokens(
+      model,
+      parts.vocab.map(([token]) => token),
+    );
+    return unigramDescription(file, {
+      ...parts,
+      charsmap: model.charsmap,
+      added: tokens,
+      prefixed: this.setting('add_prefix_space', true),
+    });
   }
+}
+
+/** A unigram model's scores in the order of ids, as the tokenizers library runs them. */
+export function unigramDescription(
+  file: string,
+  parts: {
+    vocab: [string, number][];
+    unknown: number;
+    charsmap: Uint8Array | null;
+    added: JsonObject[];
+    prefixed: boolean;
+    normalizers?: JsonObject[];
+    words?: boolean;
+    processor?: JsonObject | null;
+    special?: string[];
+  },
+): Description {
+  const { vocab, unknown, normalizers = [], words = true, processor = null, special = [] } = parts;
+  const metaspace = { type: 'Metaspace', replacement: kMark, prepend_scheme: parts.prefixed ? 'always' : 'never' };
+  const charsmap = parts.charsmap === null ? [] : [{ type: 'Precompiled', precompiled_charsmap: parts.charsmap }];
+  const spaces = words ? [] : [{ type: 'Replace', pattern: { Regex: ' {2,}' }, content: ' ' }];
+  return {
+    file,
+    json: {
+      added_tokens: parts.added,
+      normalizer: { type: 'Sequence', normalizers: [...normalizers, ...charsmap, ...spaces] },
+      pre_tokenizer: words ? { type: 'Sequence', pretokenizers: [{ type: 'WhitespaceSplit' }, metaspace] } : metaspace,
+      post_processor: processor,
+      decoder: metaspace,
+      model: { type: 'Unigram', unk_id: unknown, vocab },
+    },
+    special,
+  };
 }
 
 /** Control and user-defined pieces, which are found in the text as they stand. */
@@ -407,10 +435,7 @@ function sentencePiece(reader: Reader, file: string, model: SentencePieceModel, 
       const before = reader.setting('add_bos_token', family !== null) && bos !== undefined ? [bos] : [];
       const after = reader.setting('add_eos_token', false) && eos !== undefined ? [eos] : [];
       const description = native(file, model, tokens, (id) => id, own(settings, 'legacy') === false ? 'first' : 'always');
-      description.json.post_processor = around(
-        [...before, '$A', ...after].join(' '),
-        [...before, '$A', ...after, ...before.map((token) => `${token}:1`), '$B:1', ...after.map((token) => `${token}:1`)].join(' '),
-      );
+      description.json.post_processor = between(before, after);
       return description;
     }
     default:
@@ -422,7 +447,7 @@ function sentencePiece(reader: Reader, file: string, model: SentencePieceModel, 
 }
 
 /** A tokenizer that runs SentencePiece itself; `idOf` maps its ids. */
-function native(
+export function native(
   file: string,
   model: SentencePieceModel,
   vocab: (string | undefined)[],
@@ -504,23 +529,30 @@ async function m2m100(reader: Reader, vocab: JsonObject): Promise<Description | 
 function wordPiece(reader: Reader, text: string): Description {
   const lines = text.split(/\r\n?|\n/);
   if (lines.at(-1) === '') lines.pop();
+  return wordPieceDescription('vocab.txt', lines, {
+    chinese: reader.setting('tokenize_chinese_chars', true),
+    accents: reader.setting('strip_accents', null),
+    lowercase: reader.setting('do_lower_case', true),
+  });
+}
+
+/** BERT's tokens in the order of their ids. */
+export function wordPieceDescription(
+  file: string,
+  tokens: readonly string[],
+  { chinese, accents, lowercase }: { chinese: boolean; accents: boolean | null; lowercase: boolean },
+): Description {
   return {
-    file: 'vocab.txt',
+    file,
     json: {
-      normalizer: {
-        type: 'BertNormalizer',
-        clean_text: true,
-        handle_chinese_chars: reader.setting('tokenize_chinese_chars', true),
-        strip_accents: reader.setting('strip_accents', null),
-        lowercase: reader.setting('do_lower_case', true),
-      },
+      normalizer: { type: 'BertNormalizer', clean_text: true, handle_chinese_chars: chinese, strip_accents: accents, lowercase },
       pre_tokenizer: { type: 'BertPreTokenizer' },
       post_processor: around('[CLS] $A [SEP]', '[CLS] $A [SEP] $B:1 [SEP]:1'),
       decoder: { type: 'WordPiece' },
       model: {
         type: 'WordPiece',
         unk_token: '[UNK]',
-        vocab: Object.assign(Object.create(null), Object.fromEntries(lines.map((token, id) => [token, id]))),
+        vocab: Object.assign(Object.create(null), Object.fromEntries(tokens.map((token, id) => [token, id]))),
       },
     },
   };

@@ -2,6 +2,7 @@ import { WasmformerError } from '../errors.ts';
 import { type ChatMessage, ChatTemplate, type ChatTemplateOptions } from './chat.ts';
 import { readObject, readText } from './checkpoint.ts';
 import { byteLevelBytes, compileDecoder, fallbackByte, type StreamDecoder, TokenStream } from './decoder.ts';
+import { describeGguf } from './gguf-tokenizer.ts';
 import { isObject, type JsonObject, kindOf, own, parseJson } from './json.ts';
 import { readLlama2cTokenizer } from './llama2c-tokenizer.ts';
 import { compileNormalizer, type Fail } from './normalizer.ts';
@@ -299,6 +300,7 @@ export class VocabularyTokenizer implements Tokenizer {
 /**
  * The tokenizer of a model: tokenizer.json, or the files that the model's class in transformers reads (tokenizer-files.ts),
  * or llama2.c's tokenizer.bin.
+ * @param metadata of a GGUF file, whose own tokenizer comes before any other
  * @returns null where the folder has none: such a model works with ids
  * @throws WasmformerError `unsupported` for a kind that is not known, `invalid-file`
  */
@@ -307,7 +309,10 @@ export async function openTokenizer(
   format: string,
   modelType: unknown,
   signal?: AbortSignal,
+  metadata?: JsonObject,
 ): Promise<Tokenizer | null> {
+  const inside = metadata && describeGguf(metadata, folder.focus ?? 'GGUF');
+  if (inside) return buildTokenizer(folder, inside.description, inside.settings, inside.family);
   if (format === 'llama2.c') {
     const source = await folder.find('tokenizer.bin', signal);
     return source === null ? null : readLlama2cTokenizer(await source.read(0, source.size, signal), `${folder.name}: tokenizer.bin`);

@@ -1,0 +1,103 @@
+// Models in GGUF files: those of the other fixtures, under llama.cpp's names and orders, and quantised ones, against transformers.
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import { inspect, load as loadModel } from '../dist/node.js';
+import { close } from './support/compare.mjs';
+import { fixtures, folderOf, readJson, readTensors } from './support/fixtures.mjs';
+
+const at = (name) => join(fixtures, 'gguf', `${name}.gguf`);
+const opened = [];
+async function load(source, options) {
+  const lm = await loadModel(source, { worker: false, ...options });
+  opened.push(lm);
+  return lm;
+}
+after(() => Promise.all(opened.map((lm) => lm.dispose())));
+
+const bits = ({ data }) => Buffer.from(data.buffer, data.byteOffset, data.byteLength);
+
+/** Files of the same model as a folder of safetensors; `rounded`: but for the last bit of some numbers. */
+for (const { name, folder = name, rounded = false } of [
+  { name: 'gpt2' },
+  { name: 'gpt2-f16', folder: 'gpt2-minimal' },
+  { name: 'llama', folder: 'llama-gqa' },
+  { name: 'version2', folder: 'llama-gqa' },
+  { name: 'split-00001-of-00003', folder: 'llama-gqa' },
+  { name: 'llama-bias' },
+  { name: 'llama-head-dim' },
+  { name: 'llama-linear' },
+  { name: 'llama-yarn' },
+  { name: 'llama3', folder: 'llama-llama3', rounded: true },
+  { name: 'qwen2' },
+  { name: 'qwen3' },
+  { name: 'gemma', rounded: true },
+  { name: 'bert' },
+  { name: 't5' },
+  { name: 'flan-t5' },
+]) {
+  test(`${name}: the same weights and numbers as ${folder}`, async () => {
+    const [lm, plain] = [await load(at(name), { dtype: 'f32' }), await load(folderOf(folder), { dtype: 'f32' })];
+    assert.equal(lm.info().format, 'gguf');
+    assert.equal(lm.info().architecture, plain.info().architecture);
+    const names = (await lm.parameters()).map((parameter) => parameter.name);
+    const wanted = (await plain.parameters())
+      .map((parameter) => parameter.name)
+      .filter((one) => name !== 'bert' || !one.includes('pooler'));
+    assert.deepEqual(names.toSorted(), wanted.toSorted());
+    for (const parameter of names) {
+      const [got, expected] = [await lm.parameter(parameter), await plain.parameter(parameter)];
+      assert.deepEqual(got.shape, expected.shape, parameter);
+      if (name === 'gemma' && parameter.includes('norm')) close(got, expected, parameter, 1e-6);
+      else assert.ok(bits(got).equals(bits(expected)), parameter);
+    }
+    const inputIds = [[5, 17, 33, 90, 8, 61, 2, 44]];
+    const request = lm.info().encoderDecoder ? { inputIds, decoderInputIds: [[0, 9, 30]] } : { inputIds };
+    const [[got], [expected]] = [await lm.forward(request), await plain.forward(request)];
+    const field = name === 'bert' ? 'lastHiddenState' : 'logits';
+    if (rounded) close(got[field], expected[field], field, 1e-5);
+    else assert.ok(bits(got[field]).equals(bits(expected[field])), field);
+  });
+}
+
+test('the list above has every file', () => {
+  const models = readdirSync(join(fixtures, 'gguf')).filter((name) => /^(?!vocab).*\.gguf$/.test(name));
+  assert.equal(models.length, 16 + 2 + Object.keys(readJson('gguf', 'expected.json')).length);
+});
+
+for (const [name, { inputIds, greedy, sha256 }] of Object.entries(readJson('gguf', 'expected.json'))) {
+  test(`${name}: dequantised as in Python`, async () => {
+    const lm = await load(at(name), { dtype: 'f32' });
+    for (const [parameter, digest] of Object.entries(sha256 ?? {}))
+      assert.equal(
+        createHash('sha256')
+          .update(bits(await lm.parameter(parameter)))
+          .digest('hex'),
+        digest,
+        parameter,
+      );
+    const [{ logits }] = await lm.forward({ inputIds: [inputIds] });
+    close(logits, readTensors(join(fixtures, 'gguf', 'expected.safetensors'))[`${name}.logits`], name);
+    const { tokenIds } = await lm.generate({ inputIds }, { maxNewTokens: 16, doSample: false, eosTokenId: null }).result;
+    assert.deepEqual(tokenIds, greedy);
+  });
+}
+
+test('as the file has it: Q8_0 and Q4_0 are kept, and what each dtype would take is known before', async () => {
+  for (const [name, dtype] of [
+    ['gpt2-q8', 'q8'],
+    ['gpt2-q4', 'q4'],
+    ['formats', 'q8'],
+  ]) {
+    const lm = await load(at(name));
+    assert.equal(lm.info().dtype, dtype, name);
+    const { inputIds } = readJson('gguf', 'expected.json')[name];
+    const [{ logits }] = await lm.forward({ inputIds: [inputIds] });
+    assert.ok(logits.data.every(Number.isFinite));
+    const { format, memory } = await inspect(at(name));
+    assert.equal(format, 'gguf');
+    assert.ok(memory.f32.weights > memory.f16.weights);
+  }
+});
