@@ -1,6 +1,7 @@
-// Every test that needs no Python. `npm test -- native wasm node package browser` names some of the suites.
+// Every test that needs no Python. `npm test -- native wasm relaxed node package browser` names some of the suites.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
+import { nodeOf } from '../wasm-tests/support/nodes.mjs';
 import { build, cmakeBuild, ensureNodeModules } from './build.mjs';
 import { ensureChromium } from './chromium.mjs';
 import { main, Refusal, root, run } from './run.mjs';
@@ -70,6 +71,14 @@ const suites = {
     async () => {
       const folder = await cmakeBuild('wasm', ['wasmformer_tests']);
       return counted(catch2Counts, process.execPath, [join(folder, 'wasmformer_tests.js'), ...catch2]);
+    },
+  ],
+  relaxed: [
+    'C++ tests as WebAssembly with relaxed SIMD, under Node 22',
+    async () => {
+      const folder = await cmakeBuild('wasm', ['wasmformer_tests_relaxed']);
+      // Recorded digests are the other level's.
+      return counted(catch2Counts, nodeOf(22), [join(folder, 'wasmformer_tests_relaxed.js'), '~[bits]', ...catch2]);
     },
   ],
   node: [

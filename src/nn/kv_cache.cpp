@@ -16,12 +16,18 @@ constexpr size_t kHeader = kAlignment;  // bytes before a block's numbers; holds
 
 uint32_t& references(void* block) { return *reinterpret_cast<uint32_t*>(static_cast<char*>(block) - kHeader); }
 
+size_t checked_block_bytes(const kernels::AttentionShape& shape, DType store) {
+  const size_t features = checked_product(shape.Hk, checked_sum(shape.Dk, shape.Dv, "key/value block"), "key/value block");
+  checked_product(features, 2 * kernels::kBlock * sizeof(float), "key/value block");  // leaves room for a header
+  return kernels::cache_block_bytes(shape, store);
+}
+
 }  // namespace
 
 KvPool::KvPool(const kernels::AttentionShape& shape, size_t blocks_a_slab, DType store)
     : shape_(shape),
       store_(store),
-      stride_(kHeader + aligned(checked_product(kernels::cache_block_bytes(shape, store), 1, "key/value block"))),
+      stride_(kHeader + aligned(checked_block_bytes(shape, store))),
       blocks_a_slab_(std::max<size_t>(blocks_a_slab, 1)) {}
 
 void* KvPool::take() {
