@@ -23,6 +23,7 @@ const { values: options } = parseArgs({
     peers: { type: 'string' },
     runs: { type: 'string' },
     out: { type: 'string' },
+    dist: { type: 'string', default: join(root, 'dist') }, // this library, as another build has it
     python: { type: 'string' },
     'no-peers': { type: 'boolean', default: false }, // they could not be installed
   },
@@ -66,14 +67,17 @@ const quickEnd = 95_000;
 const began = performance.now();
 const late = () => options.quick && performance.now() - began > quickEnd;
 
-const servers = { plain: await serve({ models, isolated: false }), isolated: await serve({ models, isolated: true }) };
+const servers = {
+  plain: await serve({ models, dist: options.dist, isolated: false }),
+  isolated: await serve({ models, dist: options.dist, isolated: true }),
+};
 const browser = await launch();
 const version = browser.version();
 const leftOut = peers.filter((name) => !chosenPeers.includes(name)).map((name) => `${name}: not ${options.peers ? 'chosen' : 'installed'}`);
 
 async function open(name, row, inBrowser = browser) {
   const { library, threads, node } = parseContender(name);
-  const settings = { model: row.model, ...row.options?.[library], count: row.fresh };
+  const settings = { model: row.model, ...row.options?.[library], count: row.fresh, dist: options.dist };
   const server = threads > 1 ? servers.isolated : servers.plain;
   const contender = await (node ? openInNode(server, name, settings) : openInPage(inBrowser, server, name, settings));
   return Object.assign(contender, { name, library });

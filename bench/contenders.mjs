@@ -19,6 +19,15 @@ export function parseContender(name) {
   return { library, dtype, threads: Number(threads ?? 1), node: node !== undefined };
 }
 
+/** Rejects if there is no answer in five minutes: what hangs is to cost its own row only. */
+async function inTime(name, promise) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`${name}: no answer in five minutes`)), 300_000);
+  });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
 /** Bytes of memory that a process had at most; undefined where the system does not say. */
 function peakMemory(pid) {
   try {
@@ -49,7 +58,7 @@ export async function openInPage(browser, server, name, { count = false, ...opti
   server.files.clear();
   const close = () => context.close();
   try {
-    const load = await page.evaluate(
+    const opening = page.evaluate(
       async ({ file, ...spec }) => {
         const start = performance.now();
         const { open } = await import(`${spec.base}/bench/peers/${file}.mjs`);
@@ -58,6 +67,7 @@ export async function openInPage(browser, server, name, { count = false, ...opti
       },
       { base: server.url, file: libraries[library], dtype, threads, ...options },
     );
+    const load = await inTime(name, opening);
     // The page's process is the one that has grown most: browsers keep spare ones.
     const after = [...(await rendererMemory(browser))];
     const grown = ([id, bytes]) => bytes - (before.get(id) ?? 0);
@@ -65,7 +75,11 @@ export async function openInPage(browser, server, name, { count = false, ...opti
     return {
       load,
       files: [...server.files],
-      call: (method, ...args) => page.evaluate(([method, args]) => globalThis.contender[method](...args), [method, args]),
+      call: (method, ...args) =>
+        inTime(
+          name,
+          page.evaluate(([method, args]) => globalThis.contender[method](...args), [method, args]),
+        ),
       compiling: () => page.evaluate(() => globalThis.compiling()),
       peakMemory: () => peakMemory(pid),
       close,
@@ -80,7 +94,7 @@ export async function openInPage(browser, server, name, { count = false, ...opti
 export async function openInNode(server, name, options) {
   const { library, dtype, threads } = parseContender(name);
   const child = fork(fileURLToPath(new URL('in-node.mjs', import.meta.url)), { stdio: ['ignore', 'ignore', 'inherit', 'ipc'] });
-  const call = (method, ...args) =>
+  const answer = (method, args) =>
     new Promise((resolve, reject) => {
       const end = () => reject(new Error(`${name}: its process ended`));
       child.once('exit', end);
@@ -91,6 +105,7 @@ export async function openInNode(server, name, options) {
       });
       child.send({ method, args });
     });
+  const call = (method, ...args) => inTime(name, answer(method, args));
   const close = async () => child.kill();
   try {
     const load = await call('open', { base: server.url, file: libraries[library], dtype, threads, ...options });

@@ -13,10 +13,11 @@ const types = {
 };
 
 /**
- * `/models/` is `models`, everything else the repository; `/` is an empty page. With `isolated` pages get the headers that
+ * `/models/` is `models`, `/dist/` this library as built in `dist`, everything else the repository; `/` is an empty page. With `isolated` pages get the headers that
  * shared memory needs. `files` collects the paths of what was sent, apart from models.
  */
-export async function serve({ models, isolated }) {
+export async function serve({ models, dist, isolated }) {
+  const folders = { '/models/': models, '/dist/': dist };
   const files = new Set();
   const server = createServer((request, response) => {
     const path = normalize(decodeURIComponent(new URL(request.url, 'http://localhost').pathname));
@@ -27,10 +28,11 @@ export async function serve({ models, isolated }) {
     response.setHeader('cross-origin-resource-policy', 'cross-origin');
     response.setHeader('cache-control', 'no-store');
     if (path === '/') return response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html><title>bench</title>');
-    const file = path.startsWith('/models/') ? join(models, path.slice(8)) : join(root, path);
+    const folder = Object.keys(folders).find((name) => path.startsWith(name));
+    const file = folder ? join(folders[folder], path.slice(folder.length)) : join(root, path);
     const size = statSync(file, { throwIfNoEntry: false })?.isFile() ? statSync(file).size : undefined;
     if (size === undefined) return response.writeHead(404).end();
-    if (!path.startsWith('/models/') && !path.startsWith('/bench/peers/')) files.add(file);
+    if (folder !== '/models/' && !path.startsWith('/bench/peers/')) files.add(file);
     response.setHeader('content-type', types[extname(file)] ?? 'application/octet-stream');
     response.setHeader('accept-ranges', 'bytes');
     const range = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? '');

@@ -1,10 +1,10 @@
 // This library, as its users call it.
 
 /** A page imports what is published for pages, Node what is published for Node. */
-const entry = (base) => import(typeof process === 'object' ? new URL('../../dist/node.js', import.meta.url).href : `${base}/dist/index.js`);
+const entry = (base, dist) => import(typeof process === 'object' ? `${dist}/node.js` : `${base}/dist/index.js`);
 
-export async function open({ base, model, dtype, threads, cacheDtype, worker }) {
-  const { load } = await entry(base);
+export async function open({ base, dist, model, dtype, threads, cacheDtype, worker }) {
+  const { load } = await entry(base, dist);
   const options = { cacheDir: false, dtype, threads, cacheDtype, worker };
   for (const key of Object.keys(options)) if (options[key] === undefined) delete options[key];
   const lm = await load(`${base}/models/${model}`, options);
