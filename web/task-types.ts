@@ -123,8 +123,8 @@ export interface EmbeddingInfo {
   prompts: Record<string, string>;
   /** The prompt that is used where a call names none. */
   promptName: string | null;
-  /** Where that was read: `modules.json`, or `default` where the model has no such file. */
-  from: 'modules.json' | 'default';
+  /** Where that was read: `modules.json`, a GGUF file, or `default` where neither says anything. */
+  from: 'modules.json' | 'GGUF' | 'default';
 }
 
 export interface FillMaskOptions {

@@ -13,6 +13,7 @@ import {
   mergeGenerationConfig,
   openCheckpoint,
   openTokenizerOf,
+  plainSettings,
   type SentenceSettings,
   type Source,
   type TensorEntry,
@@ -846,15 +847,9 @@ function describeTasks(
   // What works on text needs a tokenizer.
   const tasks = tasksOf(info, sentence !== null).filter((task) => tokenizer || task === 'generate');
   if (!tasks.includes('embed')) return { tasks };
-  const { pooling, normalize, maxLength, prompts, promptName } = sentence ?? {
-    pooling: ['mean'],
-    normalize: false,
-    maxLength: null,
-    prompts: {},
-    promptName: null,
-  };
+  const { pooling, normalize, maxLength, prompts, promptName, from } = sentence ?? plainSettings('default', 'mean');
   const embedding = { pooling: pooling as Pooling[], normalize, maxLength: maxLength ?? tokenizer?.maxLength ?? null, prompts, promptName };
-  return { tasks, embedding: { ...embedding, from: sentence ? 'modules.json' : 'default' } };
+  return { tasks, embedding: { ...embedding, from } };
 }
 
 function describeTokenizer(tokenizer: Tokenizer): TokenizerInfo {

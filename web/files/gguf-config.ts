@@ -207,5 +207,5 @@ export async function modelOfGguf(
 /** How a file of BERT's kind pools, where it says so. */
 export function sentenceOfGguf(metadata: JsonObject): SentenceSettings | null {
   const kind = ['', 'mean', 'cls', 'lasttoken'][Number(metadata[`${metadata['general.architecture']}.pooling_type`] ?? 0)];
-  return kind ? plainSettings(kind) : null;
+  return kind ? plainSettings('GGUF', kind) : null;
 }

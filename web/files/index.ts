@@ -17,7 +17,7 @@ export type { Source } from './folder.ts';
 export type { JsonObject } from './json.ts';
 export { matchTensors, type Parameter, type Slab, type TensorMatch } from './load-tensors.ts';
 export type { Encoding } from './pipeline.ts';
-export type { SentenceSettings } from './sentence.ts';
+export { plainSettings, type SentenceSettings } from './sentence.ts';
 export type { ByteSource, ModelFolder } from './source.ts';
 export type { TensorEntry } from './tensors.ts';
 export type { DecodeOptions, EncodeOptions, SpecialTokens, Tokenizer } from './tokenizer.ts';

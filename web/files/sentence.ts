@@ -5,6 +5,8 @@ import type { ModelFolder } from './source.ts';
 
 /** What sentence-transformers' files say of a model. */
 export interface SentenceSettings {
+  /** Where they were read. */
+  from: 'modules.json' | 'GGUF' | 'default';
   /** Kinds of pooling, in the order in which they are joined. */
   pooling: string[];
   normalize: boolean;
@@ -31,7 +33,8 @@ export const poolings: Readonly<Record<string, string>> = {
 };
 
 /** One kind of pooling and nothing else. */
-export const plainSettings = (pooling: string): SentenceSettings => ({
+export const plainSettings = (from: SentenceSettings['from'], pooling: string): SentenceSettings => ({
+  from,
   pooling: [pooling],
   normalize: false,
   maxLength: null,
@@ -60,7 +63,7 @@ export async function readSentenceSettings(folder: ModelFolder, likely: boolean,
   if (!Array.isArray(modules)) throw bad(file, 'a list of modules', modules);
   const read = async (path: string): Promise<JsonObject> =>
     (names !== null && !names.includes(path) ? null : await readObject(folder, path, signal)) ?? {};
-  const settings = plainSettings('mean');
+  const settings = plainSettings(file, 'mean');
   for (const module of modules) {
     const [path, type] = ['path', 'type'].map((key) => (isObject(module) ? own(module, key) : undefined));
     if (typeof path !== 'string' || typeof type !== 'string') throw bad(file, 'a path and a type in each module', module);
