@@ -7,6 +7,7 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/loops.hpp"
+#include "kernels/panels.hpp"
 #include "kernels/softmax.hpp"
 #include "kernels/tile.hpp"
 
@@ -14,10 +15,17 @@ namespace wf::kernels {
 namespace {
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr size_t kTile = 32;          // queries that share the reading of keys
+constexpr size_t kSpan = 4 * kBlock;  // keys that share a step of the softmax; a span begins at a multiple of it
+constexpr size_t kBlocks = kSpan / kBlock;
 
-// The keys [begin, end) that the query at a position sees.
+// The keys [begin, end) that the query at a position sees; or such lanes of a span.
 struct Seen {
   size_t begin, end;
+  bool operator==(const Seen&) const = default;
+  // Of the span or block that begins at `first`.
+  bool meets(size_t first, size_t count) const { return first < end && first + count > begin; }
+  Seen within(size_t first) const { return {begin > first ? begin - first : 0, std::min(kSpan, end - first)}; }
 };
 
 Seen seen(const AttentionMask& mask, size_t position, size_t S) {
@@ -28,40 +36,36 @@ Seen seen(const AttentionMask& mask, size_t position, size_t S) {
   return keys;
 }
 
-// The same within block number `number`: lanes [begin, end). The block is one of those seen.
-Seen lanes_of(Seen keys, size_t number) {
-  const size_t first = number * kBlock;
-  return {keys.begin > first ? keys.begin - first : 0, std::min(kBlock, keys.end - first)};
-}
+// The multiple of kBlock at or before `lane`, at or behind it.
+size_t floor_block(size_t lane) { return lane / kBlock * kBlock; }
+size_t ceil_block(size_t lane) { return floor_block(lane + kBlock - 1); }
+
+// The number, of a block's, at which the keys (Dk, kBlock) or the values (Dv * kBlock) of key/value head g begin.
+size_t keys_at(const AttentionShape& shape, size_t g) { return g * shape.Dk * kBlock; }
+size_t values_at(const AttentionShape& shape, size_t g) { return (shape.Hk * shape.Dk + g * shape.Dv) * kBlock; }
 
 const float* bias_row(const AttentionMask& mask, size_t h, size_t t) {
   return mask.bias + static_cast<ptrdiff_t>(h) * mask.bias_head_stride + static_cast<ptrdiff_t>(t) * mask.bias_row_stride;
 }
 
-// The scores (kBlock) of one query and block number `number`: in, q k of its sixteen lanes; out, scaled and biased, -inf where
-// hidden. Returns the largest.
-float finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t number, Seen lanes, float* score) {
-  const size_t first = number * kBlock;
-  const F32 factor = simd::splat(mask.scale);
-  each(kBlock, [=](auto at) { at.put(score, at.get(score) * factor); });
+// The scores (kSpan) of one query and the span that begins at `first`: in, q k of the blocks that have a lane in `lanes`; out, scaled
+// and biased, and -inf where such a block's key is hidden. Returns the largest.
+float finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t first, Seen lanes, float* score) {
+  const size_t begin = floor_block(lanes.begin), end = ceil_block(lanes.end);
+  const size_t key = first + lanes.begin, n = lanes.end - lanes.begin;
+  scale(score + begin, mask.scale, score + begin, end - begin);
+  float* shown = score + lanes.begin;
   if (mask.slopes) {
-    for (size_t i = lanes.begin; i < lanes.end; ++i) score[i] += mask.slopes[h] * static_cast<float>(first + i);
+    for (size_t i = 0; i < n; ++i) shown[i] += mask.slopes[h] * static_cast<float>(key + i);
   }
-  if (mask.bias) {
-    const float* bias = bias_row(mask, h, t) + first;
-    for (size_t i = lanes.begin; i < lanes.end; ++i) score[i] += bias[i];
-  }
-  if (mask.key_bias) {
-    for (size_t i = lanes.begin; i < lanes.end; ++i) score[i] += mask.key_bias[first + i];
-  }
-  std::fill(score, score + lanes.begin, kHidden);
-  std::fill(score + lanes.end, score + kBlock, kHidden);
-  return largest(score, kBlock);
+  if (mask.bias) add(shown, bias_row(mask, h, t) + key, shown, n);
+  if (mask.key_bias) add(shown, mask.key_bias + key, shown, n);
+  std::fill(score + begin, shown, kHidden);
+  std::fill(shown + n, score + end, kHidden);
+  return largest(score + begin, end - begin);
 }
 
-constexpr size_t kTile = 16;  // queries that share the reading of a block
-
-// One query head's way through the blocks: the softmax of what was seen so far is e^(score - most) / sum, and `out` holds the
+// One query head's way through the spans: the softmax of what was seen so far is e^(score - most) / sum, and `out` holds the
 // values weighed by the numerators.
 struct Stream {
   const float* query;
@@ -69,15 +73,15 @@ struct Stream {
   Seen keys;
   size_t h, t;
   float most, sum;
-  float change;         // factor of `out` and `sum` when `most` has risen
-  float score[kBlock];  // of the block at hand, then the numerators
-  Seen lanes;           // of the block at hand
+  float change;  // factor of `out` and `sum` when `most` has risen
+  Seen lanes;    // of the span at hand; none when it sees nothing there
 
-  bool sees(size_t number) const { return number * kBlock < keys.end && (number + 1) * kBlock > keys.begin; }
+  void enter(size_t first) { lanes = keys.meets(first, kSpan) ? keys.within(first) : Seen{0, 0}; }
+  bool here() const { return lanes.begin < lanes.end; }
 
-  void weigh(const AttentionMask& mask, size_t number) {
-    lanes = lanes_of(keys, number);
-    const float now = std::max(most, finish_scores(mask, h, t, number, lanes, score));
+  // Scores become numerators; lanes of blocks it does not see keep their zeros. Out of line, as all that is called often.
+  [[gnu::noinline]] void weigh(const AttentionMask& mask, size_t first, float* score) {
+    const float now = std::max(most, finish_scores(mask, h, t, first, lanes, score));
     const F32 shift = simd::splat(now == kHidden ? 0.0f : now);
     change = 1.0f;
     if (now != most) {
@@ -86,37 +90,171 @@ struct Stream {
       change = factor[0];
     }
     F32 part = simd::zero();
-    each(kBlock, [&](auto at) {
-      const F32 e = simd::exp(at.get(score) - shift);
-      at.put(score, e);
+    const size_t end = ceil_block(lanes.end);
+    for (size_t i = floor_block(lanes.begin); i < end; i += simd::kLanes) {
+      const F32 e = simd::exp(simd::load(score + i) - shift);
+      simd::store(score + i, e);
       part = part + e;
-    });
+    }
     sum = sum * change + simd::sum(part);
     most = now;
   }
 };
 
-// One or two streams (a == b) over the block's values (kBlock, Dv): out = change out + numerators values, over the lanes seen.
-void add_values(const Stream& a, const Stream& b, const float* values, size_t Dv) {
-  const size_t n = a.lanes.end - a.lanes.begin;
-  values += a.lanes.begin * Dv;
-  const float *p = a.score + a.lanes.begin, *q = b.score + b.lanes.begin;
-  size_t d = 0;
-  for (; d + 16 <= Dv; d += 16) {
-    if (&a == &b) {
-      tile_1(p, values + d, Dv, n, a.change, a.out + d);
+[[gnu::noinline]] bool all_finite(const float* x, size_t n) {
+  F32 sum = simd::zero();
+  for (size_t i = 0; i < n; i += simd::kLanes) sum = sum + simd::load(x + i) * simd::zero();
+  return simd::sum(sum) == 0.0f;
+}
+
+// Numbers of one head and one span: those of block i begin at blocks[i]. In f32 where they lie, in f16 widened.
+struct Blocks {
+  const float* at[kBlocks];
+};
+
+// Values of one head and one span: sixteen features of block i (kBlock, 16) at blocks.at[i], the next sixteen `step` floats on.
+struct Values {
+  Blocks blocks;
+  size_t step;
+  bool side_by_side;  // block i + 1 follows block i
+};
+
+// Keys or values of a span in f32, values in sixteens.
+size_t room_floats(const AttentionShape& shape) { return kSpan * std::max(shape.Dk, (shape.Dv + 15) / 16 * 16); }
+
+struct SpanReader {
+  const AttentionShape& shape;
+  const KeyValues& cache;
+  float* room;  // room_floats(shape)
+
+  const void* block(size_t position) const { return cache.blocks[position / kBlock - cache.first_block]; }
+  // `length` numbers of the block of `position`, from number `at` on, written to `to`.
+  void copy(size_t position, size_t at, size_t length, float* to) const {
+    if (cache.store == DType::kF32) {
+      std::memcpy(to, static_cast<const float*>(block(position)) + at, length * sizeof(float));
     } else {
-      tile_2(p, q, values + d, Dv, n, a.change, b.change, a.out + d, b.out + d);
+      widen_run(Half::kFiniteF16, static_cast<const uint16_t*>(block(position)) + at, length, to);
     }
   }
-  for (const Stream* s = &a; d < Dv; s = &b) {
-    const float* weight = s->score + s->lanes.begin;
-    for (size_t i = d; i < Dv; ++i) {
-      float sum = 0.0f;
-      for (size_t j = 0; j < n; ++j) sum += weight[j] * values[j * Dv + i];
-      s->out[i] = s->out[i] * s->change + sum;
+
+  // Only the blocks with a lane in `lanes` are there.
+  Blocks keys(size_t first, Seen lanes, size_t g) const {
+    const size_t at = keys_at(shape, g), length = shape.Dk * kBlock;
+    Blocks found{};
+    for (size_t lane = floor_block(lanes.begin); lane < lanes.end; lane += kBlock) {
+      const float*& to = found.at[lane / kBlock];
+      if (cache.store == DType::kF32) {
+        to = static_cast<const float*>(block(first + lane)) + at;
+      } else {
+        to = room + lane * shape.Dk;
+        copy(first + lane, at, length, room + lane * shape.Dk);
+      }
     }
-    if (s == &b) break;
+    return found;
+  }
+
+  // Several streams want the blocks side by side, a few read them where they are.
+  Values values(size_t first, Seen lanes, size_t g, size_t streams) const {
+    const size_t Dv = shape.Dv, at = values_at(shape, g);
+    Values found{{}, 16 * kBlock, streams > 3 || cache.store != DType::kF32};
+    if (found.side_by_side) found.step = 16 * kSpan;
+    for (size_t lane = floor_block(lanes.begin); lane < lanes.end; lane += kBlock) {
+      const float*& to = found.blocks.at[lane / kBlock];
+      if (!found.side_by_side) {
+        to = static_cast<const float*>(block(first + lane)) + at;
+        continue;
+      }
+      to = room + lane * 16;
+      for (size_t d = 0; d < Dv; d += 16) {
+        const size_t width = std::min<size_t>(16, Dv - d);
+        copy(first + lane, at + d * kBlock, width * kBlock, room + d * kSpan + lane * 16);
+      }
+    }
+    return found;
+  }
+
+  // Asks for the first lines of what comes next. WebAssembly has no other way to say so, and a processor that follows the reading of
+  // several blocks needs to be set going in each.
+  void touch(size_t first, Seen lanes, size_t at, size_t length) const {
+    constexpr size_t kLine = 64, kLines = 8;
+    const size_t bytes = block_bytes(cache.store), end = std::min(length * bytes, kLine * kLines);
+    for (size_t lane = floor_block(lanes.begin); lane < lanes.end; lane += kBlock) {
+      const char* from = static_cast<const char*>(block(first + lane)) + at * bytes;
+      for (size_t i = 0; i < end; i += kLine) static_cast<void>(*const_cast<const volatile char*>(from + i));
+    }
+  }
+};
+
+// Scores (2, kSpan) of one or two streams that lie side by side, b null for one: the block at `lane`, for those that see it.
+void add_scores(const Stream& a, const Stream* b, size_t lane, const float* keys, size_t Dk, float* scores) {
+  const bool left = a.lanes.meets(lane, kBlock), right = b != nullptr && b->lanes.meets(lane, kBlock);
+  scores += lane;
+  if (left && right) return tile_2(a.query, b->query, keys, kBlock, Dk, 1.0f, 1.0f, scores, scores + kSpan);
+  if (left) tile_1(a.query, keys, kBlock, Dk, 1.0f, scores);
+  if (right) tile_1(b->query, keys, kBlock, Dk, 1.0f, scores + kSpan);
+}
+
+// out = change out + numerators values over `lanes`, for one stream, or two (b not null), whose values then lie side by side.
+void add_values(const Stream& a, const Stream* b, Seen lanes, const float* scores, Values values, size_t Dv) {
+  const auto& from = values.blocks.at;
+  size_t d = 0;
+  for (; d + 16 <= Dv; d += 16) {
+    if (b != nullptr) {
+      const size_t at = lanes.begin, n = lanes.end - at;
+      const float* rows = from[at / kBlock] + at % kBlock * 16;
+      tile_2(scores + at, scores + kSpan + at, rows, 16, n, a.change, b->change, a.out + d, b->out + d);
+    } else {
+      tile_1_blocks(scores, from, lanes.begin, lanes.end, a.change, a.out + d);
+    }
+    for (size_t i = lanes.begin / kBlock; i * kBlock < lanes.end; ++i) values.blocks.at[i] += values.step;
+  }
+  const size_t width = Dv - d;
+  for (const Stream* s = &a; d < Dv && s != nullptr; s = s == &a ? b : nullptr, scores += kSpan) {
+    for (size_t i = 0; i < width; ++i) {
+      float sum = 0.0f;
+      for (size_t j = lanes.begin; j < lanes.end; ++j) sum += scores[j] * from[j / kBlock][j % kBlock * width + i];
+      s->out[d + i] = s->out[d + i] * s->change + sum;
+    }
+  }
+}
+
+// The span that begins at `first`, for `count` streams of one key/value head; scores (count, kSpan) hold zeros.
+void score(Stream* streams, size_t count, Seen lanes, const Blocks& keys, size_t Dk, float* scores) {
+  for (size_t i = 0; i < count; i += 2) {
+    const Stream* second = i + 1 < count ? &streams[i + 1] : nullptr;
+    for (size_t lane = floor_block(lanes.begin); lane < lanes.end; lane += kBlock) {
+      add_scores(streams[i], second, lane, keys.at[lane / kBlock], Dk, scores + i * kSpan);
+    }
+  }
+}
+
+void weigh_values(Stream* streams, size_t count, const AttentionMask& mask, size_t first, Seen lanes, const Values& values, size_t Dv,
+                  float* scores) {
+  for (size_t i = 0; i < count; ++i) {
+    if (streams[i].here()) streams[i].weigh(mask, first, scores + i * kSpan);
+  }
+  // Two that do not see the same go together all the same: a number that is hidden from one has a weight of 0 there, which is as
+  // if it were left out, unless it is infinite or NaN.
+  enum { kUnknown, kFinite, kNot } numbers = kUnknown;
+  for (size_t i = 0; i < count;) {
+    const Stream &a = streams[i], &b = streams[std::min(i + 1, count - 1)];
+    const float* p = scores + i * kSpan;
+    const bool pair = values.side_by_side && &a != &b && a.here() && b.here();
+    if (pair && a.lanes != b.lanes && numbers == kUnknown) {
+      const size_t begin = floor_block(lanes.begin);
+      bool finite = Dv % 16 == 0 && lanes.end % simd::kLanes == 0;
+      for (size_t d = 0; d < Dv && finite; d += 16) {
+        finite = all_finite(values.blocks.at[begin / kBlock] + d / 16 * values.step, (lanes.end - begin) * 16);
+      }
+      numbers = finite ? kFinite : kNot;
+    }
+    if (pair && (a.lanes == b.lanes || numbers == kFinite)) {
+      add_values(a, &b, {std::min(a.lanes.begin, b.lanes.begin), std::max(a.lanes.end, b.lanes.end)}, p, values, Dv);
+      i += 2;
+      continue;
+    }
+    if (a.here()) add_values(a, nullptr, a.lanes, p, values, Dv);
+    ++i;
   }
 }
 
@@ -128,94 +266,90 @@ size_t cache_block_bytes(const AttentionShape& shape, DType store) {
 
 void write_block(const AttentionShape& shape, DType store, void* block, size_t offset, size_t count, const float* k, size_t k_stride,
                  const float* v, size_t v_stride) {
-  static_cast<void>(store);
-  float* keys = static_cast<float*>(block);
-  float* values = keys + shape.Hk * shape.Dk * kBlock;
-  for (size_t i = 0; i < count; ++i, k += k_stride, v += v_stride) {
-    for (size_t d = 0; d < shape.Hk * shape.Dk; ++d) keys[d * kBlock + offset + i] = k[d];
-    for (size_t h = 0; h < shape.Hk; ++h) {
-      std::memcpy(values + (h * kBlock + offset + i) * shape.Dv, v + h * shape.Dv, shape.Dv * sizeof(float));
+  const auto put = [&](size_t at, float value) {
+    if (store == DType::kF32) {
+      static_cast<float*>(block)[at] = value;
+    } else {
+      static_cast<uint16_t*>(block)[at] = narrow(DType::kF16, value);
+    }
+  };
+  for (size_t i = offset; i < offset + count; ++i, k += k_stride, v += v_stride) {
+    for (size_t d = 0; d < shape.Hk * shape.Dk; ++d) put(d * kBlock + i, k[d]);
+    for (size_t g = 0; g < shape.Hk; ++g) {
+      for (size_t d = 0; d < shape.Dv; ++d) {
+        const size_t width = std::min<size_t>(16, shape.Dv - d / 16 * 16);
+        put(values_at(shape, g) + d / 16 * 16 * kBlock + i * width + d % 16, v[g * shape.Dv + d]);
+      }
     }
   }
 }
 
 size_t attention_scratch(const AttentionShape& shape, size_t T, size_t S) {
-  static_cast<void>(shape), static_cast<void>(T), static_cast<void>(S);
-  return 0;
+  static_cast<void>(T), static_cast<void>(S);
+  return kTile * kSpan + room_floats(shape);
 }
 
-// A part is a tile of queries of one key/value head.
+// A part is a tile of queries of one key/value head, the head's parts side by side.
 size_t attention_parts(const AttentionShape& shape, size_t T) { return shape.Hk * ((T * (shape.H / shape.Hk) + kTile - 1) / kTile); }
 
 void attention(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T, size_t q_begin,
                const KeyValues& cache, float* out, size_t out_stride, size_t part_begin, size_t part_end, float* scratch) {
-  static_cast<void>(scratch);
-  const size_t group = shape.H / shape.Hk, Dk = shape.Dk, Dv = shape.Dv, S = cache.S, tiles = attention_parts(shape, T) / shape.Hk;
-  for (size_t part = part_begin; part < part_end; ++part) {
-    const size_t g = part / tiles, row = part % tiles * kTile;
-    {
-      Stream streams[kTile];
-      const size_t count = std::min(kTile, T * group - row);
-      Seen all{S, 0};
-      for (size_t i = 0; i < count; ++i) {
-        const size_t t = (row + i) / group, h = g * group + (row + i) % group;
-        Stream& s = streams[i];
-        s.query = q + t * q_stride + h * Dk, s.out = out + t * out_stride + h * Dv;
-        s.keys = seen(mask, q_begin + t, S), s.h = h, s.t = t, s.most = kHidden, s.sum = 0.0f;
-        std::memset(s.out, 0, Dv * sizeof(float));
-        all.begin = std::min(all.begin, s.keys.begin), all.end = std::max(all.end, s.keys.end);
+  const auto& [H, Hk, Dk, Dv] = shape;
+  const size_t group = H / Hk, tiles = attention_parts(shape, T) / Hk;
+  float* scores = scratch;  // (kTile, kSpan)
+  const SpanReader reader{shape, cache, scores + kTile * kSpan};
+  Stream streams[kTile];
+  // A few queries of many heads go together, so that the cache is read in the order in which it lies.
+  for (size_t heads = 0; part_begin < part_end; part_begin += heads) {
+    const size_t g = part_begin / tiles, row = part_begin % tiles * kTile, count = std::min(kTile, T * group - row);
+    heads = tiles > 1 ? 1 : std::min(kTile / count, part_end - part_begin);
+    Seen all{cache.S, 0};
+    for (size_t i = 0; i < heads * count; ++i) {
+      const size_t t = (row + i % count) / group, h = (g + i / count) * group + (row + i % count) % group;
+      Stream& s = streams[i];
+      s.query = q + t * q_stride + h * Dk, s.out = out + t * out_stride + h * Dv;
+      s.keys = seen(mask, q_begin + t, cache.S), s.h = h, s.t = t, s.most = kHidden, s.sum = 0.0f;
+      std::memset(s.out, 0, Dv * sizeof(float));
+      all.begin = std::min(all.begin, s.keys.begin), all.end = std::max(all.end, s.keys.end);
+    }
+    for (size_t first = all.begin / kSpan * kSpan; first < all.end; first += kSpan) {
+      const Seen lanes = all.within(first);
+      std::memset(scores, 0, heads * count * kSpan * sizeof(float));
+      for (size_t i = 0; i < heads; ++i) {
+        for (size_t j = i * count; j < (i + 1) * count; ++j) streams[j].enter(first);
+        score(streams + i * count, count, lanes, reader.keys(first, lanes, g + i), Dk, scores + i * count * kSpan);
       }
-      for (size_t number = all.begin / kBlock; number * kBlock < all.end; ++number) {
-        const float* block = static_cast<const float*>(cache.blocks[number - cache.first_block]);
-        const float* keys = block + g * Dk * kBlock;
-        const float* values = block + shape.Hk * Dk * kBlock + g * kBlock * Dv;
-        for (size_t i = 0; i < count;) {
-          Stream& a = streams[i];
-          if (!a.sees(number)) {
-            ++i;
-            continue;
-          }
-          const bool pair = i + 1 < count && streams[i + 1].sees(number);
-          Stream& b = streams[pair ? i + 1 : i];
-          std::memset(a.score, 0, sizeof a.score);
-          std::memset(b.score, 0, sizeof b.score);
-          if (pair) {
-            tile_2(a.query, b.query, keys, kBlock, Dk, 1.0f, 1.0f, a.score, b.score);
-            b.weigh(mask, number);
-          } else {
-            tile_1(a.query, keys, kBlock, Dk, 1.0f, a.score);
-          }
-          a.weigh(mask, number);
-          if (a.lanes.begin == b.lanes.begin && a.lanes.end == b.lanes.end) {
-            add_values(a, b, values, Dv);
-          } else {
-            add_values(a, a, values, Dv);
-            add_values(b, b, values, Dv);
-          }
-          i += pair ? 2 : 1;
-        }
+      reader.touch(first, lanes, values_at(shape, g), Dv * kBlock);
+      if (first + kSpan < all.end) reader.touch(first + kSpan, all.within(first + kSpan), keys_at(shape, g), Dk * kBlock);
+      for (size_t i = 0; i < heads; ++i) {
+        const Values values = reader.values(first, lanes, g + i, count);
+        weigh_values(streams + i * count, count, mask, first, lanes, values, Dv, scores + i * count * kSpan);
       }
-      for (size_t i = 0; i < count; ++i) scale(streams[i].out, streams[i].sum == 0.0f ? 0.0f : 1.0f / streams[i].sum, streams[i].out, Dv);
+    }
+    for (size_t i = 0; i < heads * count; ++i) {
+      const Stream& s = streams[i];
+      scale(s.out, s.sum == 0.0f ? 0.0f : 1.0f / s.sum, s.out, Dv);
     }
   }
 }
 
 void attention_weights(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, size_t T, size_t q_begin,
                        const KeyValues& cache, size_t head_begin, size_t head_end, float* weights, float* scores, float* scratch) {
-  static_cast<void>(scratch);
   const size_t group = shape.H / shape.Hk, S = cache.S;
+  const SpanReader reader{shape, cache, scratch + kSpan};
   for (size_t h = head_begin; h < head_end; ++h) {
     for (size_t t = 0; t < T; ++t) {
-      const Seen keys = seen(mask, q_begin + t, S);
+      Stream s{};
+      s.query = q + t * q_stride + h * shape.Dk, s.keys = seen(mask, q_begin + t, S);
       const size_t row = ((h - head_begin) * T + t) * S;
       float* target = weights ? weights + row : scores + row;
       std::fill(target, target + S, kHidden);
-      for (size_t number = keys.begin / kBlock; number * kBlock < keys.end; ++number) {
-        float score[kBlock] = {};
-        const float* block = static_cast<const float*>(cache.blocks[number - cache.first_block]);
-        tile_1(q + t * q_stride + h * shape.Dk, block + h / group * shape.Dk * kBlock, kBlock, shape.Dk, 1.0f, score);
-        finish_scores(mask, h, t, number, lanes_of(keys, number), score);
-        std::memcpy(target + number * kBlock, score, std::min(kBlock, S - number * kBlock) * sizeof(float));
+      for (size_t first = s.keys.begin / kSpan * kSpan; first < s.keys.end; first += kSpan) {
+        s.enter(first);
+        std::memset(scratch, 0, kSpan * sizeof(float));
+        score(&s, 1, s.lanes, reader.keys(first, s.lanes, h / group), shape.Dk, scratch);
+        finish_scores(mask, h, t, first, s.lanes, scratch);
+        std::copy(scratch + s.lanes.begin, scratch + s.lanes.end, target + first + s.lanes.begin);
       }
       if (weights && scores) std::memcpy(scores + row, target, S * sizeof(float));
       if (weights) softmax(target, target, 1, S);

@@ -27,7 +27,7 @@ struct AttentionMask {
 };
 
 // Bytes of one cache block whose numbers are kF32 or kF16: keys (Hk, Dk, kBlock), a packed panel a head whose lanes are positions; then
-// values (Hk, kBlock, Dv).
+// values, for each head sixteen features at a time (kBlock, 16), the rest of them (kBlock, Dv % 16).
 size_t cache_block_bytes(const AttentionShape& shape, DType store);
 
 // Positions offset..offset+count of a block. k (count, Hk * Dk) and v (count, Hk * Dv), with strides in floats.
