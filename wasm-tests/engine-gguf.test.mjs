@@ -1,12 +1,13 @@
 // Models in GGUF files: those of the other fixtures, under llama.cpp's names and orders, and quantised ones, against transformers.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { inspect, load as loadModel } from '../dist/node.js';
 import { close } from './support/compare.mjs';
-import { fixtures, folderOf, readJson, readTensors } from './support/fixtures.mjs';
+import { fixtures, folderOf, readJson, readTensors, relativeError } from './support/fixtures.mjs';
+import { startHub } from './support/hub.mjs';
 
 const at = (name) => join(fixtures, 'gguf', `${name}.gguf`);
 const opened = [];
@@ -85,17 +86,45 @@ for (const [name, { inputIds, greedy, sha256 }] of Object.entries(readJson('gguf
   });
 }
 
-test('as the file has it: Q8_0 and Q4_0 are kept, and what each dtype would take is known before', async () => {
+test('streamed from a server, and from a File, in a worker', async () => {
+  const bytes = readFileSync(at('formats'));
+  const hub = await startHub({ 'org/name': { commit: 'a'.repeat(40), files: { 'formats.gguf': bytes } } });
+  try {
+    const { inputIds, greedy } = readJson('gguf', 'expected.json').formats;
+    for (const [source, options] of [
+      ['org/name/formats.gguf', { endpoint: hub.url, cacheDir: false }],
+      ['org/name', { endpoint: hub.url, cacheDir: false }],
+      [[new File([bytes], 'formats.gguf')], { worker: true }],
+      [new Uint8Array(bytes), { worker: true }],
+    ]) {
+      const lm = await load(source, { dtype: 'f32', ...options });
+      const { tokenIds } = await lm.generate({ inputIds }, { maxNewTokens: 16, doSample: false, eosTokenId: null }).result;
+      assert.deepEqual(tokenIds, greedy);
+    }
+  } finally {
+    await hub.close();
+  }
+});
+
+test('without a dtype Q8_0 and Q4_0 are kept number for number, and other blocks become q8', async () => {
   for (const [name, dtype] of [
     ['gpt2-q8', 'q8'],
     ['gpt2-q4', 'q4'],
+    ['llama-q8', 'q8'],
     ['formats', 'q8'],
   ]) {
-    const lm = await load(at(name));
+    const [lm, exact] = [await load(at(name)), await load(at(name), { dtype: 'f32' })];
     assert.equal(lm.info().dtype, dtype, name);
-    const { inputIds } = readJson('gguf', 'expected.json')[name];
-    const [{ logits }] = await lm.forward({ inputIds: [inputIds] });
-    assert.ok(logits.data.every(Number.isFinite));
+    for (const { name: parameter, dtype: kept } of await lm.parameters()) {
+      const [got, expected] = [await lm.parameter(parameter), await exact.parameter(parameter)];
+      const from = name === 'formats' ? 'other' : dtype;
+      if (kept === from || kept === 'f32')
+        assert.ok(
+          expected.data.every((value, i) => value === got.data[i]),
+          `${name}: ${parameter}`,
+        );
+      else assert.ok(relativeError(got.data, expected.data) < 0.05, `${name}: ${parameter}, ${kept}`);
+    }
     const { format, memory } = await inspect(at(name));
     assert.equal(format, 'gguf');
     assert.ok(memory.f32.weights > memory.f16.weights);

@@ -140,7 +140,7 @@ test('hostile headers are refused at once', async () => {
   for (const rank of [0, 5, 2 ** 32 - 1]) await bad({ tensors: [tensor('t', { shape: [], rank })] }, /t\] dimensions/, `rank ${rank}`);
   await bad({ tensors: [tensor('t', { type: 300 })] }, /t\] type/, 'a format of no number');
   await bad({ tensors: [tensor('t', { type: 16 })] }, /t\] format: IQ2_XXS/, 'IQ2_XXS', 'unsupported');
-  await bad({ tensors: [tensor('t', { type: 4 })] }, /t\] format: Q4_2/, 'Q4_2', 'unsupported');
+  await bad({ tensors: [tensor('t', { type: 4 })] }, /t\] format.*4/, 'a format that is no more', 'unsupported');
   await bad({ tensors: [tensor('t', { shape: [48, 4], type: 8 })] }, /t\] shape.*whole blocks of Q8_0/, 'rows of no whole blocks');
   await bad({ tensors: [tensor('t', { offset: 4 })] }, /t\] offset.*multiple of 32/, 'an offset between');
   await bad({ tensors: [tensor('t'), tensor('t', { offset: 32 })] }, /t\] expected each tensor once/, 'a tensor twice');

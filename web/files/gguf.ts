@@ -15,12 +15,15 @@ export interface Gguf {
 const kLongestHeader = 2 ** 27;
 /** What is read at first: a small model's header, and what a server sends at once. */
 const kFirstRead = 2 ** 19;
-/** Getters of a DataView by the number of a value's type; empty for those that are read otherwise. */
-const kNumbers = ['Uint8', 'Int8', 'Uint16', 'Int16', 'Uint32', 'Int32', 'Float32', 'Uint8', '', '', 'BigUint64', 'BigInt64', 'Float64'];
+/** What a DataView calls a value's type, by its number; empty for those that are read otherwise. */
+const kKinds = ['Uint8', 'Int8', 'Uint16', 'Int16', 'Uint32', 'Int32', 'Float32', 'Uint8', '', '', 'BigUint64', 'BigInt64', 'Float64'];
+const kGetters = kKinds.map((kind) => kind && `get${kind}`);
+/** Bytes of a value, at the least: a string has its length in front. */
+const kBytes = kKinds.map((kind) => Number(/\d*$/.exec(kind)?.[0] || 64) / 8);
 const [kBool, kString, kArray] = [7, 8, 9];
-/** Tensor formats by their number in ggml.h. */
+/** Tensor formats by their number in ggml.h; what it no longer has is a question mark. */
 const kFormats =
-  'F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16 Q4_0_4_4 Q4_0_4_8 Q4_0_8_8 TQ1_0 TQ2_0 IQ4_NL_4_4 IQ4_NL_4_8 IQ4_NL_8_8 MXFP4 NVFP4 Q1_0'.split(
+  'F32 F16 Q4_0 Q4_1 ? ? Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16 ? ? ? TQ1_0 TQ2_0 ? ? ? MXFP4 NVFP4 Q1_0'.split(
     ' ',
   );
 
@@ -63,9 +66,10 @@ class Header {
   }
 
   number(type: number, what: string): number {
-    const kind = kNumbers[type] as string;
-    const at = this.#take(sizeOf(type), what);
-    return Number((this.#view as unknown as Record<string, (at: number, little: boolean) => number | bigint>)[`get${kind}`]?.(at, true));
+    const at = this.#take(kBytes[type] as number, what);
+    return Number(
+      (this.#view as unknown as Record<string, (at: number, little: boolean) => number | bigint>)[kGetters[type] as string]?.(at, true),
+    );
   }
 
   u32(what: string): number {
@@ -89,14 +93,14 @@ class Header {
   value(type: number): unknown {
     if (type === kString) return this.text('value');
     if (type !== kArray) {
-      if (!kNumbers[type]) throw bad(this.where, `type: expected 0 to 12, got ${type}`);
+      if (!kKinds[type]) throw bad(this.where, `type: expected 0 to 12, got ${type}`);
       const value = this.number(type, 'value');
       return type === kBool ? value !== 0 : value;
     }
     const of = this.u32('element type');
-    if (of === kArray || (of !== kString && !kNumbers[of]))
+    if (of === kArray || (of !== kString && !kKinds[of]))
       throw bad(this.where, `element type: expected a number, truth value or string, got ${of === kArray ? 'arrays in an array' : of}`);
-    const count = this.count('elements', sizeOf(of));
+    const count = this.count('elements', kBytes[of] as number);
     if (of < 2) {
       const begin = this.#take(count, 'elements');
       return this.#bytes.slice(begin, begin + count);
@@ -106,9 +110,6 @@ class Header {
     return list;
   }
 }
-
-/** Bytes of a value, at the least. */
-const sizeOf = (type: number): number => (type === kString ? 8 : Number(/\d+$/.exec(kNumbers[type] as string)?.[0]) / 8);
 
 /**
  * The header of a GGUF file, version 2 or 3, little endian: counts, metadata, and the place and format of each tensor
@@ -167,7 +168,7 @@ function parse(source: ByteSource, bytes: Uint8Array): Gguf {
     if (dtype === undefined) throw bad(where, `type: expected 0 to ${kFormats.length - 1}, got ${type}`);
     const count = elementCount(shape, where);
     const length = storedBytes(dtype, count);
-    if (length === undefined) throw new WasmformerError('unsupported', `[${where}] format: ${dtype} is not supported`);
+    if (length === undefined) throw new WasmformerError('unsupported', `[${where}] format: ${dtype} (${type}) is not supported`);
     if ((shape.at(-1) as number) % (blockFormats.get(dtype)?.[0] ?? 1) !== 0)
       throw bad(where, `shape: expected rows of whole blocks of ${dtype}, got ${brief(shape)}`);
     if (offset % alignment !== 0) throw bad(where, `offset: expected a multiple of ${alignment}, got ${offset}`);
