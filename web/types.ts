@@ -39,15 +39,18 @@ export interface LoadOptions {
   onProgress?: (progress: Progress) => void;
   /** Abandons the load: the promise rejects with the signal's reason, and what was taken is given back. */
   signal?: AbortSignal;
-  /** Threads to compute with. Only 1 is built. */
+  /**
+   * Threads to compute with, from 1 to 64. Default: as many as the machine has cores, at most 8. The results are the same bits for
+   * any number. In a page that is not cross-origin isolated, or with `worker: false` in a page, there is one; `info().threads` says so.
+   */
   threads?: number;
-  /** The same seed gives the same tokens in every engine. True of the one SIMD level that is built, whatever this says. */
+  /** The same seed gives the same tokens in every engine: chooses the SIMD level whose results are defined to the last bit. Default `false`. */
   deterministic?: boolean;
   /** `false` computes in the calling thread, which blocks it for one token or prefill chunk at a time. Default `true`. */
   worker?: boolean;
   /** Keep the weights so that `gradients` works: in float32, with room for as many gradients. */
   trainable?: boolean;
-  /** Where `wasmformer.wasm` is, if not beside the package's own JavaScript. */
+  /** The `.wasm` file to use, of either SIMD level, in place of the one chosen of the two beside the package's own JavaScript. */
   wasmUrl?: string | URL;
   /** Where the worker's script (`worker.js`, in Node `node-worker.js`) is, if not beside the package's own JavaScript. */
   workerUrl?: string | URL;
@@ -465,7 +468,9 @@ export interface ModelInfo {
   embedding?: EmbeddingInfo;
   /** Bytes: the weights, the working memory, and the cache of one token. */
   memory: { weights: number; workspace: number; cachePerToken: number };
+  /** `'relaxed'` or `'simd128'`, and why. */
   simd: { level: string; reason: string };
+  /** How many threads compute, and why. */
   threads: { count: number; reason: string };
   /** Tensors of the file that no part of the model uses. */
   unusedTensors: string[];
