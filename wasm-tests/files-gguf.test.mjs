@@ -301,6 +301,16 @@ test('roles, the chat template, and kinds of tokenizers', async () => {
   assert.equal(tokenizer.maxLength, 512);
   const of = (change) => api.openTokenizer(folder, 'gguf', null, undefined, { ...metadata, ...change });
   assert.deepEqual((await of({ 'tokenizer.ggml.add_bos_token': false, 'tokenizer.ggml.add_eos_token': true })).encode('Hello').at(-1), 2);
+  const more = (key, ...values) => [...metadata[`tokenizer.ggml.${key}`], ...values];
+  const wider = await of({
+    'tokenizer.ggml.tokens': more('tokens', '<tool>', '   '),
+    'tokenizer.ggml.scores': more('scores', 0, 0),
+    'tokenizer.ggml.token_type': more('token_type', 4, 4),
+  });
+  const count = tokenizer.vocabSize;
+  const plain = { addSpecialTokens: false };
+  assert.deepEqual(wider.encode('one<tool>two', plain), [...tokenizer.encode('one', plain), count, ...tokenizer.encode('two', plain)]);
+  assert.ok(wider.encode('one    two').includes(count + 1));
   await refuses(of({ 'tokenizer.ggml.model': 'rwkv' }), 'unsupported', /tokenizer.ggml.model.*"rwkv"/, 'rwkv');
   await refuses(
     of({ 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': 'new' }),

@@ -82,8 +82,7 @@ export function describeGguf(
     name,
     template: metadata[`tokenizer.chat_template${name === 'default' ? '' : `.${name}`}`],
   }));
-  const length = metadata[`${metadata['general.architecture']}.context_length`];
-  settings.model_max_length = length;
+  settings.model_max_length = metadata[`${metadata['general.architecture']}.context_length`];
 
   const own = (preset: boolean, key: string, token: string | undefined): string[] =>
     flag(key, preset) && token !== undefined ? [token] : [];
@@ -123,6 +122,8 @@ export function describeGguf(
         pieces.map(({ text }) => text),
         (id) => id,
       );
+      // As added tokens, which parts of a text end at; runs of spaces are pieces of it.
+      description.json.added_tokens = extra().filter(({ content }) => /[^\s\u2581]/.test(content as string));
       description.json.post_processor = around();
       return { description, settings, family: null };
     }
