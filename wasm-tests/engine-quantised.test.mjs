@@ -99,8 +99,8 @@ describe('what is kept', () => {
           worst = Math.max(worst, error);
           square += error * error;
         });
-        // Four bits may clip the largest value in favour of the others.
-        assert.ok(worst <= (dtype === 'q8' ? 0.5001 : 1.5), `${dtype} ${name}: ${worst} steps`);
+        // A scale has 11 bits, which moves 127 steps by up to 2^-12 of them; four bits may clip the largest value in favour of the others.
+        assert.ok(worst <= (dtype === 'q8' ? 0.5 + 128 / 2 ** 12 : 1.5), `${dtype} ${name}: ${worst} steps`);
         assert.ok(Math.sqrt(square / a.data.length) < 0.32, `${dtype} ${name}: ${Math.sqrt(square / a.data.length)} steps`);
         const values = new Set(b.data.subarray(0, 32));
         assert.ok(values.size <= (dtype === 'q8' ? 32 : 16));

@@ -37,7 +37,8 @@ constexpr DType kPlain[] = {DType::kF32, DType::kF16, DType::kBF16}, kQuantised[
 constexpr DType kAll[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8, DType::kQ4};
 
 // What a product with quantised weights is in exact arithmetic, x being the codes it is turned into; `size` adds magnitudes, those
-// of low and step code apart, for the tolerance.
+// of low and step code apart, for the tolerance; likewise those of a weight's low and scale code, which are at most a block's greatest
+// magnitude and twice that.
 void exact_product(const Packed& w, const float* x, size_t M, const float* bias, double* y, double* size) {
   std::vector<double> values(w.D), magnitudes(w.D);
   for (size_t m = 0; m < M; ++m) {
@@ -53,9 +54,15 @@ void exact_product(const Packed& w, const float* x, size_t M, const float* bias,
     }
     for (size_t f = 0; f < w.F; ++f) {
       double sum = static_cast<double>(bias[f]), all = std::abs(sum);
+      double most = 0;
       for (size_t k = 0; k < w.D; ++k) {
-        sum += values[k] * static_cast<double>(w.W[f * w.D + k]);
-        all += magnitudes[k] * std::abs(static_cast<double>(w.W[f * w.D + k]));
+        const float* weight = &w.W[f * w.D + k];
+        if (k % 32 == 0) {
+          most = 0;
+          for (size_t i = 0; i < std::min<size_t>(32, w.D - k); ++i) most = std::max(most, std::abs(static_cast<double>(weight[i])));
+        }
+        sum += values[k] * static_cast<double>(*weight);
+        all += magnitudes[k] * (w.store == DType::kQ4 ? 3 * most : std::abs(static_cast<double>(*weight)));
       }
       y[m * w.F + f] = sum;
       size[m * w.F + f] = all;

@@ -71,8 +71,9 @@ void put(DType store, Place at, const Codes& in) {
   char pairs[kCodes / 2];
   for (size_t i = 0; i < kCodes / 2; ++i) pairs[i] = static_cast<char>(in.codes[i] | in.codes[i + kCodes / 2] << 4);
   for (size_t g = 0; g < 4; ++g) std::memcpy(codes + 64 * g, pairs + 4 * g, 4);
-  const uint16_t scale = narrow_f16(in.scale);
+  const uint16_t scale = narrow_f16(in.scale), low = narrow_f16(in.low);
   std::memcpy(at.block + 256 + 2 * at.lane, &scale, 2);
+  std::memcpy(at.block + 288 + 2 * at.lane, &low, 2);
 }
 
 Codes get(DType store, Place at) {
@@ -83,6 +84,7 @@ Codes get(DType store, Place at) {
     uint32_t word;
     std::memcpy(&word, codes + 512, 4);
     out.scale = std::bit_cast<float>(word & ~0x1fffu);
+    out.low = 0;
     return out;
   }
   for (size_t i = 0; i < kCodes / 2; ++i) {
@@ -91,12 +93,14 @@ Codes get(DType store, Place at) {
     out.codes[i + kCodes / 2] = static_cast<int8_t>(pair >> 4);
   }
   out.scale = read(at.block + 256, DType::kF16, at.lane);
+  out.low = read(at.block + 288, DType::kF16, at.lane);
   return out;
 }
 
 // A block of a file as it is: Q8_0 (f16 scale, 32 codes) or Q4_0 (f16 scale, 16 bytes, code k below code k + 16).
 bool take(DType store, const char* block, Codes& out) {
   out.scale = read(block, DType::kF16, 0);
+  out.low = store == DType::kQ8 ? 0 : -8 * out.scale;
   if (store == DType::kQ8) {
     std::memcpy(out.codes, block + 2, kCodes);
   } else {
@@ -106,7 +110,7 @@ bool take(DType store, const char* block, Codes& out) {
       out.codes[i + kCodes / 2] = static_cast<int8_t>(pair >> 4);
     }
   }
-  return std::isfinite(out.scale);
+  return std::isfinite(out.scale) && std::abs(out.low) <= 65504;
 }
 
 // n numbers of f16 or bf16, `number(i)`, become W[row][k + i]; `run` is where W[row][0] is.
@@ -227,9 +231,8 @@ void unpack_row(DType store, const void* panels, size_t F, size_t D, size_t row,
   if (is_quantised_store(store)) {
     for (size_t b = 0; b < code_blocks(D); ++b) {
       const Codes codes = get(store, place(store, panels, D, row, b));
-      const int32_t zero = store == DType::kQ4 ? 8 : 0;
       for (size_t i = 0; i < std::min(kCodes, D - b * kCodes); ++i) {
-        out[b * kCodes + i] = codes.scale * static_cast<float>(codes.codes[i] - zero);
+        out[b * kCodes + i] = codes.low + codes.scale * static_cast<float>(codes.codes[i]);
       }
     }
     return;

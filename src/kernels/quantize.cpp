@@ -65,55 +65,64 @@ float shortened(float a) {
 bool quantise_q8(const Block& w, Codes& out) {
   const float scale = shortened(w.magnitude() / 127) + w.check();
   const bool finite = std::isfinite(scale);
+  out.low = 0;
   out.scale = !finite ? std::numeric_limits<float>::quiet_NaN() : scale > kSmallest ? scale : 0.0f;
   w.round(0, out.scale > 0 ? 1 / out.scale : 0.0f, out.codes);
   return finite;
 }
 
-// The codes and scale that make sum weight (w - scale code)^2 small, tried from a number of first guesses of the scale, the best
-// scale for each guess's codes being sum weight w code / sum weight code^2. After make_qx_quants of llama.cpp (ggml-quants.c), with
-// the weights that quantize_row_q4_0_impl gives and half its guesses, which lose nothing: large weights count more.
+// Scale and low that make the sum of weight (w - low - scale code)^2 small. A guess of the scale gives codes, and those the best scale
+// and low for them, by least squares; the guess with the smallest sum is kept. After make_qkx3_quants of llama.cpp (ggml-quants.c) with
+// the weights that quantize_row_q4_1_impl gives: large numbers count more. Guesses of fewer steps find again what was in four bits
+// before and does not use all codes of a block.
 bool quantise_q4(const Block& w, Codes& out) {
-  // The code range is -8..7: the number of greatest magnitude gets -8 or, in the other guesses, something near it.
-  const float greatest = w.greatest(), least = w.least(), most = greatest > -least ? greatest : least;
-  out.scale = 0;
-  std::memset(out.codes, 8, kCodes);
-  if (!std::isfinite(most + w.check()) || std::abs(most) > 8 * kGreatestF16) {
+  const float greatest = w.greatest(), least = w.least(), range = greatest - least;
+  out.scale = out.low = 0;
+  std::memset(out.codes, 0, kCodes);
+  if (!std::isfinite(range + w.check()) || greatest > kGreatestF16 || least < -kGreatestF16) {
     out.scale = std::numeric_limits<float>::quiet_NaN();
     return false;
   }
-  if (std::abs(most) < 0x1p-24f) return true;
   F32 square = simd::zero();
   for (const F32& a : w.v) square = square + a * a;
   const F32 mean = simd::splat(simd::sum(square) * (2.0f / kCodes));
-  F32 weight[kVectors], weighted[kVectors];
+  F32 weight[kVectors], total = simd::zero(), total_w = total, total_ww = total;
   for (size_t i = 0; i < kVectors; ++i) {
     weight[i] = simd::sqrt(mean + w.v[i] * w.v[i]);
-    weighted[i] = weight[i] * w.v[i];
+    total = total + weight[i];
+    total_w = total_w + weight[i] * w.v[i];
+    total_ww = total_ww + weight[i] * w.v[i] * w.v[i];
   }
+  const double n = simd::sum(total), sum_w = simd::sum(total_w), sum_ww = simd::sum(total_ww);
 
-  float best = -1;
-  const F32 eight = simd::splat(8), low = simd::splat(-8), high = simd::splat(7);
-  for (int guess = -4; guess <= 4; ++guess) {
-    const F32 inverse = simd::splat(-(8 + 0.2f * static_cast<float>(guess)) / most);
-    F32 product[2] = {simd::zero(), simd::zero()}, norm[2] = {product[0], product[0]};  // two chains of additions, not one
+  double best = std::numeric_limits<double>::infinity();
+  double scale = 0, low = least;
+  const F32 origin = simd::splat(least), last = simd::splat(15), none = simd::zero();
+  constexpr float kSteps[] = {15, 15.6f, 14.4f, 15.3f, 14.7f, 15.9f, 14, 13, 12, 11};
+  for (const float steps : kSteps) {
+    if (range < 0x1p-24f) break;
+    const F32 inverse = simd::splat(steps / range);
+    F32 codes = none, squares = none, products = none;
     for (size_t i = 0; i < kVectors; ++i) {
-      const F32 code = simd::round_small(simd::max(simd::min(w.v[i] * inverse, high), low));
-      product[i % 2] = product[i % 2] + weighted[i] * code;
-      norm[i % 2] = norm[i % 2] + weight[i] * code * code;
+      const F32 code = simd::max(simd::min(simd::round_small((w.v[i] - origin) * inverse), last), none), weighted = weight[i] * code;
+      codes = codes + weighted;
+      squares = squares + weighted * code;
+      products = products + weighted * w.v[i];
     }
-    const float p = simd::sum(product[0] + product[1]), n = simd::sum(norm[0] + norm[1]);
-    if (n > 0 && p * p > best * n && std::abs(p) <= kGreatestF16 * n) {
-      best = p * p / n;
-      out.scale = p / n;
-    }
+    const double c = simd::sum(codes), cc = simd::sum(squares), cw = simd::sum(products), determinant = n * cc - c * c;
+    if (!(determinant > 0)) continue;
+    const double slope = (n * cw - c * sum_w) / determinant, start = (sum_w - slope * c) / n;
+    const double error = sum_ww - slope * cw - start * sum_w;
+    if (error < best && std::abs(start) <= static_cast<double>(kGreatestF16)) best = error, scale = slope, low = start;
+    if (error < 1e-6 * sum_ww) break;
   }
-  // Codes for the scale as it is stored.
-  out.scale = widen(DType::kF16, narrow(DType::kF16, out.scale));
-  const F32 inverse = simd::splat(out.scale != 0 ? 1 / out.scale : 0.0f);
+  // Codes for the two as they are stored.
+  out.scale = widen(DType::kF16, narrow(DType::kF16, static_cast<float>(scale)));
+  out.low = widen(DType::kF16, narrow(DType::kF16, static_cast<float>(low)));
+  const F32 start = simd::splat(out.low), inverse = simd::splat(out.scale != 0 ? 1 / out.scale : 0.0f);
   for (size_t i = 0; i < kVectors; i += 4) {
     I32 codes[4];
-    for (size_t j = 0; j < 4; ++j) codes[j] = simd::to_whole(simd::max(simd::min(w.v[i + j] * inverse, high), low) + eight);
+    for (size_t j = 0; j < 4; ++j) codes[j] = simd::to_whole(simd::max(simd::min((w.v[i + j] - start) * inverse, last), none));
     simd::store_bytes(out.codes + 4 * i, simd::narrow_to_bytes(codes[0], codes[1], codes[2], codes[3]));
   }
   return true;
@@ -132,8 +141,8 @@ void quantise_row(DType store, const float* x, size_t D, char* out) {
     float part[kCodes];
     const float* numbers = x + k;
     if (D - k < kCodes) {
-      // Repeated, since zeros could widen the range; the weights are zero there.
-      for (size_t i = 0; i < kCodes; ++i) part[i] = x[k + i % (D - k)];
+      // kQ8: repeated, since zeros could widen the range; the weights are zero there. kQ4: the weights may be anything there.
+      for (size_t i = 0; i < kCodes; ++i) part[i] = store == DType::kQ8 || i < D - k ? x[k + i % (D - k)] : 0.0f;
       numbers = part;
     }
     const Block block(numbers);
@@ -148,9 +157,10 @@ void quantise_row(DType store, const float* x, size_t D, char* out) {
     } else {
       const float most = block.magnitude();
       step = (most >= kSmallest ? most : 0.0f) / (127 * simd::Dot::kUnit4) + block.check();
-      const uint32_t start = block.round(0, most >= kSmallest ? 127 / most : 0.0f, codes) * -(8u * simd::Dot::kUnit4);
+      const uint32_t sum = block.round(0, most >= kSmallest ? 127 / most : 0.0f, codes) * simd::Dot::kUnit4;
+      const float all = static_cast<float>(static_cast<int32_t>(sum)) * step;
       simd::Dot::put(codes, true, out);
-      std::memcpy(out + 8 * simd::Dot::kStep + 4, &start, 4);
+      std::memcpy(out + 8 * simd::Dot::kStep + 4, &all, 4);
     }
     out += 8 * simd::Dot::kStep;
     std::memcpy(out, &step, 4);

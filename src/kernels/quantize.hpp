@@ -12,17 +12,18 @@ constexpr size_t kCodes = 32;  // codes of a block
 constexpr size_t code_blocks(size_t D) { return (D + kCodes - 1) / kCodes; }
 
 // A block of a panel's sixteen rows in memory, in bytes. kQ8: codes [8][16][4]; for each row one word, the scale's bits with the
-// sum of the codes in the lowest 13. kQ4: codes [4][16][4], a byte code k below code k + 16; then sixteen scales in f16.
-constexpr size_t kQ8Block = 512 + 64, kQ4Block = 256 + 32;
+// sum of the codes in the lowest 13. kQ4: codes [4][16][4], a byte code k below code k + 16; then sixteen scales in f16, and sixteen lows.
+constexpr size_t kQ8Block = 512 + 64, kQ4Block = 256 + 64;
 
 // Weights. kQ8: weight = scale * code, codes -128..127; the scale is a float with 11 significant bits, as an f16's are, but of a
-// float's range. kQ4: weight = scale * (code - 8), codes 0..15; the scale is an f16.
+// float's range, and low is 0. kQ4: weight = low + scale * code, codes 0..15; scale and low are f16s. Q4_0's scale * (code - 8) is a
+// case of that, and so is Q4_1; Q4_K's blocks are but for the rounding of scales that are products.
 struct Codes {
-  float scale;
+  float scale, low;
   int8_t codes[kCodes];
 };
-// w (32) in codes of `store`, kQ8 or kQ4. kQ8: scale = max |w| / 127. kQ4: the scale is searched. False where a weight is infinite
-// or NaN, or in kQ4 beyond 8 times the largest f16: then the scale is NaN.
+// w (32) in codes of `store`, kQ8 or kQ4. kQ8: scale = max |w| / 127. kQ4: scale and low are searched. False where a weight is infinite
+// or NaN, or in kQ4 beyond the largest f16: then the scale is NaN.
 bool quantise(DType store, const float* w, Codes& out);
 
 // Activations, one row, as a product with weights in `store` takes them: a block of 32 codes at a time, the last of D filled up.

@@ -257,7 +257,7 @@ inline I32 dot_16(I32 a, I32 b) {
 // nibbles 0..15, a byte holding one of the first 16 codes below one of the last 16, times activations of -127..127. The sums are
 // exact, hence the same in all three forms below. A form says how activations lie in memory (`put`: 32 codes into 8 kStep bytes),
 // how they are loaded, how a vector of weights is added to the sums, and what the sums are as floats; those of nibbles are in units
-// of 1 / kUnit4, and so is `start`, which is added. kRows rows of activations times two vectors of weights, or one row times
+// of 1 / kUnit4. kRows rows of activations times two vectors of weights, or one row times
 // kVectors of them, keep their sums in registers.
 
 // On any engine: bytes become 16-bit numbers where they stand, by a mask or a shift, and keep what the place multiplied them by;
@@ -292,7 +292,7 @@ struct WideDot {
     return sums + dot_16(shift_right_16(weights, 12), high.odd);
   }
   static F32 sum8(I32 sums) { return to_float(sums >> 8); }
-  static F32 sum4(I32 sums, I32 start) { return to_float(sums + start); }
+  static F32 sum4(I32 sums) { return to_float(sums); }
 };
 
 #if __wasm_relaxed_simd__ || __SSSE3__
@@ -325,7 +325,7 @@ struct PairDot : ByteActivations {
     return add_16(sums, pairs(high, shift_right_16(weights, 4) & mask));
   }
   static F32 sum8(I32 sums) { return to_float(sums); }
-  static F32 sum4(I32 sums, I32 start) { return to_float(dot_16(sums, constant_bits<0x00010001>()) + start); }
+  static F32 sum4(I32 sums) { return to_float(dot_16(sums, constant_bits<0x00010001>())); }
 };
 #endif
 
@@ -339,7 +339,7 @@ struct FusedDot : ByteActivations {
     return dot(high, shift_right_16(weights, 4) & mask, dot(low, weights & mask, sums));
   }
   static F32 sum8(I32 sums) { return to_float(sums); }
-  static F32 sum4(I32 sums, I32 start) { return to_float(sums + start); }
+  static F32 sum4(I32 sums) { return to_float(sums); }
 };
 // An engine without that instruction makes it of others, on x86 of the one that adds in pairs and saturates, which shows where the
 // second operand has eight bits: 4 * 127 * 255, or with the eighth as a sign, or twice 2^15 - 1.

@@ -60,14 +60,14 @@ struct Q4 {
         sums[r][1] = Dot::add4(sums[r][1], w1, low, high);
       }
     }
-    const simd::Pair scales = simd::widen_finite_f16(reinterpret_cast<const uint16_t*>(w + 256) + 4 * first);
+    const uint16_t* numbers_w = reinterpret_cast<const uint16_t*>(w + 256) + 4 * first;
+    const simd::Pair scales = simd::widen_finite_f16(numbers_w), lows = simd::widen_finite_f16(numbers_w + kPanel);
     for (size_t r = 0; r < R; ++r) {
       const char* numbers = x + r * x_stride + kNumbers;
-      const F32 step = simd::splat(simd::load_float(numbers));
-      const I32 start = simd::splat_bytes(numbers + 4);
+      const F32 step = simd::splat(simd::load_float(numbers)), sum = simd::splat(simd::load_float(numbers + 4));
       F32* y = total[r] + first;
-      y[0] = simd::mul_add(Dot::sum4(sums[r][0], start) * step, scales.low, y[0]);
-      y[1] = simd::mul_add(Dot::sum4(sums[r][1], start) * step, scales.high, y[1]);
+      y[0] = simd::mul_add(sum, lows.low, simd::mul_add(Dot::sum4(sums[r][0]) * step, scales.low, y[0]));
+      y[1] = simd::mul_add(sum, lows.high, simd::mul_add(Dot::sum4(sums[r][1]) * step, scales.high, y[1]));
     }
   }
 };

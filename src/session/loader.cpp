@@ -20,7 +20,11 @@ DType Loader::common_dtype(const Weight* weight) const {
   for (size_t i = 0; i < parameters_.list().size(); ++i) {
     if (parameters_.list()[i].weight != weight) continue;
     DType dtype = dtypes_[i];
-    if (is_block(dtype) && !is_quantised_store(dtype)) dtype = DType::kQ8;
+    if (dtype == DType::kQ4_1 || dtype == DType::kQ4K) {
+      dtype = DType::kQ4;  // which has a low and a scale a block, as they do
+    } else if (is_block(dtype) && !is_quantised_store(dtype)) {
+      dtype = DType::kQ8;
+    }
     if (!common || *common == dtype) {
       common = dtype;
     } else {

@@ -17,7 +17,8 @@ namespace wf {
 class Loader {
  public:
   // `store`: the format in which matrices are kept; with kQ4, token embeddings and heads are kQ8 unless the file has them in four bits.
-  // Absent: the file's, or kQ8 in place of one in which nothing is kept, or the wider one where the parts of one matrix differ.
+  // Absent: the file's; kQ4 in place of Q4_1 and Q4_K, kQ8 in place of the others in which nothing is kept; the wider one where the
+  // parts of one matrix differ.
   // `trainable`: everything in f32, with room for gradients.
   Loader(const Parameters& parameters, std::optional<DType> store, bool trainable);
 

@@ -14,6 +14,7 @@ import {
   openCheckpoint,
   openTokenizerOf,
   plainSettings,
+  rowsASlab,
   type SentenceSettings,
   type Source,
   type TensorEntry,
@@ -30,6 +31,7 @@ import type {
   Gradients,
   Inspection,
   LensTop,
+  LoadOptions,
   Memory,
   ModelInfo,
   Score,
@@ -60,8 +62,7 @@ export interface EngineStart {
 }
 
 /** `load`'s options that reach the engine. */
-export interface EngineLoadOptions extends FileOptions {
-  dtype?: Dtype;
+export interface EngineLoadOptions extends FileOptions, Pick<LoadOptions, 'dtype' | 'cacheDtype'> {
   trainable?: boolean;
 }
 
@@ -206,7 +207,7 @@ export class Engine {
       async *fill(session, matches) {
         for (const { index, parameter } of matches) {
           const [rows, width = 1] = parameter.shape;
-          const slab = Math.ceil(longestDraw / width);
+          const slab = rowsASlab(longestDraw, width);
           for (let row = 0; row < rows; row += slab) {
             yield native.call(() => session.drawRows(seed, index, row, Math.min(slab, rows - row)));
           }
@@ -230,7 +231,9 @@ export class Engine {
           matches,
           dtypes: given,
           unused,
-        } = openSession(native, config, sessionOptions(dtype), (parameters) => matchTensors(parameters, checkpoint.tensors));
+        } = openSession(native, config, sessionOptions({ dtype, cacheDtype: options.cacheDtype }), (parameters) =>
+          matchTensors(parameters, checkpoint.tensors),
+        );
         const plan = native.call(() => session.plan(given));
         if (dtype) memory[dtype] = { ...bytesOf(plan), fits: bytesNeeded(plan) <= native.memoryLimit };
         described ??= describeModel(
@@ -239,6 +242,7 @@ export class Engine {
           plan,
           matches,
           unused,
+          options,
         );
         session.delete();
       }
@@ -259,7 +263,7 @@ export class Engine {
   ): Promise<Model> {
     const { threads, simdReason } = this.#start as EngineStart;
     const config = flattenConfig(from.config);
-    const given = sessionOptions(options.dtype, options.trainable);
+    const given = sessionOptions(options);
     const { session, matches, dtypes, unused } = openSession(native, config, given, parts.match);
     try {
       const plan = native.call(() => session.plan(dtypes));
@@ -301,7 +305,7 @@ export class Engine {
           generationConfig: structuredClone(from.generationConfig),
           tokenizer: tokenizer && describeTokenizer(tokenizer),
           info: {
-            ...describeModel(from, info, plan, matches, unused),
+            ...describeModel(from, info, plan, matches, unused, options),
             ...describeTasks(info, tokenizer, sentence),
             simd: { level: info.simd, reason: simdReason },
             threads: { count: threads.count, reason: threads.reason },
@@ -749,6 +753,7 @@ function describeModel(
   plan: Plan,
   matches: Matches,
   unusedTensors: string[],
+  { cacheDtype = 'f32' }: EngineLoadOptions,
 ): Omit<ModelInfo, 'simd' | 'threads'> {
   const dtypes: Partial<Record<Dtype, number>> = {};
   matches.forEach(({ parameter }, i) => {
@@ -764,6 +769,7 @@ function describeModel(
     parameters: matches.reduce((sum, { parameter }) => sum + count(parameter.shape), 0),
     dtypes,
     dtype: most,
+    cacheDtype,
     layers: info.layers,
     heads: info.heads,
     kvHeads: info.kvHeads,
@@ -795,8 +801,12 @@ function count(shape: readonly number[]): number {
   return shape.reduce((product, size) => product * size, 1);
 }
 
-function sessionOptions(dtype: Dtype | undefined, trainable = false): Flat {
-  return { ...(dtype ? { dtype: storeOf(dtype) } : {}), ...(trainable ? { trainable } : {}) };
+function sessionOptions({ dtype, cacheDtype, trainable }: EngineLoadOptions): Flat {
+  return {
+    ...(dtype ? { dtype: storeOf(dtype) } : {}),
+    ...(cacheDtype ? { cacheDtype: storeOf(cacheDtype) } : {}),
+    ...(trainable ? { trainable } : {}),
+  };
 }
 
 /** A session and where its parameters come from. Parts of the model that the files may lack and do lack are turned off in `config`. */
@@ -821,7 +831,7 @@ function refuseTooLarge(where: string, native: Native, config: Flat, dtype: Dtyp
   const { memoryLimit } = native;
   if (need <= memoryLimit) return;
   const fitting = (['f16', 'q8', 'q4'] as const).find((smaller) => {
-    const session = native.call((module) => module.createSession(config, sessionOptions(smaller)));
+    const session = native.call((module) => module.createSession(config, sessionOptions({ dtype: smaller })));
     const bytes = bytesNeeded(native.call(() => session.plan(given)));
     session.delete();
     return bytes <= memoryLimit;

@@ -15,7 +15,7 @@ export { defaultEndpoint, type FileOptions, type NetworkOptions, type Progress }
 export type { StreamDecoder } from './decoder.ts';
 export type { Source } from './folder.ts';
 export type { JsonObject } from './json.ts';
-export { matchTensors, type Parameter, type Slab, type TensorMatch } from './load-tensors.ts';
+export { matchTensors, type Parameter, rowsASlab, type Slab, type TensorMatch } from './load-tensors.ts';
 export type { Encoding } from './pipeline.ts';
 export { plainSettings, type SentenceSettings } from './sentence.ts';
 export type { ByteSource, ModelFolder } from './source.ts';

@@ -100,7 +100,8 @@ const kSlab = 4 * 2 ** 20;
 /** Rows that belong together: of a matrix stored (in, out), the inputs that share a scale when quantised. */
 const kTogether = 32;
 
-function rowsASlab(slabBytes: number, rowBytes: number): number {
+/** How many rows to take at once, if a row and a slab are of such sizes. */
+export function rowsASlab(slabBytes: number, rowBytes: number): number {
   return Math.max(1, Math.floor(slabBytes / rowBytes / kTogether)) * kTogether;
 }
 
