@@ -152,8 +152,8 @@ export async function modelOfGguf(
     if (frequencies !== undefined) {
       if (scaled || frequencies.dtype !== 'F32' || frequencies.shape[0] !== headRows / 2)
         throw unsupported('rope_freqs.weight', `${headRows / 2} F32 and no other scaling`, frequencies.dtype);
-      const bytes = await frequencies.source.read(frequencies.begin, frequencies.end, signal);
-      const factors = [...new Float32Array(bytes.buffer, bytes.byteOffset, headRows / 2)];
+      const bytes = Uint8Array.from(await frequencies.source.read(frequencies.begin, frequencies.end, signal));
+      const factors = [...new Float32Array(bytes.buffer)];
       return { rope_type: 'longrope', short_factor: factors, long_factor: factors, attention_factor: 1 };
     }
     if (!scaled) return undefined;
@@ -174,11 +174,11 @@ export async function modelOfGguf(
   const names = new Map(pairsOf(family.names));
   const renamed = new Map<string, TensorEntry>();
   for (const [name, entry] of tensors) {
+    if (name === 'rope_freqs.weight') continue;
     const [, block, layer, part = '', kind] = /^(?:((?:enc\.|dec\.)?blk)\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(name) ?? [];
     const place = block === undefined ? '' : names.get(block)?.replace('#', layer as string);
     const known = names.get(part);
     if (place === undefined || known === undefined) {
-      // Asked for by nobody: it is listed as unused.
       renamed.set(name, entry);
       continue;
     }

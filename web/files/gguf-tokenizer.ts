@@ -40,23 +40,19 @@ export function describeGguf(
     new WasmformerError('invalid-file', `[${where}] tokenizer.ggml.${key}: expected ${expected}, got ${kindOf(got)}`);
   const unsupported = (key: string, expected: string): WasmformerError =>
     new WasmformerError('unsupported', `[${where}] tokenizer.ggml.${key}: expected ${expected}, got ${kindOf(value(key))}`);
-  const list = <T>(key: string, type: string, preset?: T): T[] => {
+  const list = <T>(key: string, type: string, count?: number): T[] => {
     const given = value(key);
-    const count = tokens?.length;
-    if (given === undefined && preset !== undefined) return Array.from({ length: count as number }, () => preset);
     if (!Array.isArray(given) || !given.every((one) => typeof one === type)) throw bad(key, `a list of ${type}s`, given);
-    if (key !== 'merges' && count !== undefined && given.length !== count) throw bad(key, `${count}, one for each token`, given.length);
-    return given;
+    if (given.length !== (count ?? given.length)) throw bad(key, `${count}, one for each token`, given.length);
+    return [...given];
   };
   const flag = (key: string, preset: boolean): boolean => {
     const given = value(key) ?? preset;
     if (typeof given !== 'boolean') throw bad(key, 'true or false', given);
     return given;
   };
-  let tokens: string[] | undefined;
   const vocab = list<string>('tokens', 'string');
-  tokens = vocab;
-  const types = list<number>('token_type', 'number', pieceTypes.normal);
+  const types = value('token_type') === undefined ? vocab.map(() => pieceTypes.normal) : list<number>('token_type', 'number', vocab.length);
   const pre = String(value('pre') ?? 'default');
   const byteLevel = kind === 'gpt2';
   const wholes = byteLevel && among((kSplits[0] as readonly [string, string])[0], pre);
@@ -96,7 +92,7 @@ export function describeGguf(
     case 'gpt2':
       return { description: bytePairs(), settings, family: null };
     case 'llama': {
-      const scores = list<number>('scores', 'number');
+      const scores = list<number>('scores', 'number', vocab.length);
       const unknown = types.indexOf(pieceTypes.unknown);
       const pieces = vocab.map((text, id) => ({
         // Spaces stand in user-defined pieces as they are.
@@ -134,7 +130,7 @@ export function describeGguf(
       return { description: wordPieceDescription(where, plain, { chinese: true, accents: null, lowercase }), settings, family: 'bert' };
     }
     case 't5': {
-      const scores = list<number>('scores', 'number');
+      const scores = list<number>('scores', 'number', vocab.length);
       const charsmap = value('precompiled_charsmap') ?? null;
       if (charsmap !== null && !(charsmap instanceof Uint8Array)) throw bad('precompiled_charsmap', 'bytes', charsmap);
       // T5's blanks lost their names on the way into the file.
