@@ -191,6 +191,7 @@ const chatOnlyOptions: Record<string, Kind> = {
 
 const loadOptions: Record<string, Kind> = {
   dtype: kind(`${dtypes.map((name) => `'${name}'`).join(', ')}`, (value) => dtypes.includes(value as Dtype)),
+  cacheDtype: kind("'f32', 'f16'", (value) => value === 'f32' || value === 'f16'),
   revision: string,
   token: string,
   endpoint: string,
@@ -305,7 +306,7 @@ export function checkLoadOptions(options: unknown): LoadOptions {
 
 /** Checks `create`'s options. */
 export function checkCreateOptions(options: unknown): CreateOptions {
-  const names = ['dtype', 'signal', 'threads', 'deterministic', 'worker', 'trainable', 'wasmUrl', 'workerUrl'];
+  const names = ['dtype', 'cacheDtype', 'signal', 'threads', 'deterministic', 'worker', 'trainable', 'wasmUrl', 'workerUrl'];
   const kinds = Object.fromEntries(names.map((name) => [name, loadOptions[name]]));
   return reading('create', () => checkedLoadOptions(options, 'create', { ...kinds, seed: callOptions.seed, tokenizer: anything }));
 }

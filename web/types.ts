@@ -25,6 +25,11 @@ export interface LoadOptions {
    * With `trainable`, `f32` alone.
    */
   dtype?: Dtype;
+  /**
+   * How keys and values of past tokens are kept. `f16` halves the cache's memory and rounds to eleven bits; a number beyond 65504, which
+   * f16 does not have, ends the call with an error. Default `f32`.
+   */
+  cacheDtype?: 'f32' | 'f16';
   /** A branch, tag or commit of a Hub repository. Default `main`. */
   revision?: string;
   /** A Hub access token. It is sent to `endpoint` only, never to where that redirects. */
@@ -360,7 +365,10 @@ export interface ParameterInfo {
 
 /** What `create` takes beside the configuration. */
 export interface CreateOptions
-  extends Pick<LoadOptions, 'dtype' | 'signal' | 'threads' | 'deterministic' | 'worker' | 'trainable' | 'wasmUrl' | 'workerUrl'> {
+  extends Pick<
+    LoadOptions,
+    'dtype' | 'cacheDtype' | 'signal' | 'threads' | 'deterministic' | 'worker' | 'trainable' | 'wasmUrl' | 'workerUrl'
+  > {
   /** Where the random numbers start: an integer from 0 to 2^53 - 1. Default 0. The same seed gives the same weights in every engine. */
   seed?: number;
   /** Where the tokenizer's files are, as for `load`; weights there are not looked at. Without it the model works with ids. */
@@ -441,6 +449,8 @@ export interface ModelInfo {
   dtypes: Partial<Record<Dtype, number>>;
   /** The dtype of most weights. */
   dtype: Dtype;
+  /** How keys and values of past tokens are kept. */
+  cacheDtype: 'f32' | 'f16';
   layers: number;
   heads: number;
   kvHeads: number;

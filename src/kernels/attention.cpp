@@ -264,6 +264,14 @@ size_t cache_block_bytes(const AttentionShape& shape, DType store) {
   return shape.Hk * kBlock * (shape.Dk + shape.Dv) * block_bytes(store);
 }
 
+bool is_cacheable(DType store, const float* x, size_t n) {
+  if (store == DType::kF32) return true;
+  const F32 limit = simd::splat(65520.0f);
+  F32 beyond = simd::zero();
+  each(n, [&](auto at) { beyond = beyond + simd::select(simd::abs(at.get(x)) < limit, simd::zero(), simd::splat(1.0f)); });
+  return simd::sum(beyond) == 0.0f;
+}
+
 void write_block(const AttentionShape& shape, DType store, void* block, size_t offset, size_t count, const float* k, size_t k_stride,
                  const float* v, size_t v_stride) {
   const auto put = [&](size_t at, float value) {

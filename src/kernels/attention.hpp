@@ -30,7 +30,10 @@ struct AttentionMask {
 // values, for each head sixteen features at a time (kBlock, 16), the rest of them (kBlock, Dv % 16).
 size_t cache_block_bytes(const AttentionShape& shape, DType store);
 
-// Positions offset..offset+count of a block. k (count, Hk * Dk) and v (count, Hk * Dv), with strides in floats.
+// Whether a cache of that format can keep all of x (n). kF16 takes what is rounded to at most 65504, its largest number, and no NaN.
+bool is_cacheable(DType store, const float* x, size_t n);
+
+// Positions offset..offset+count of a block, all numbers cacheable. k (count, Hk * Dk) and v (count, Hk * Dv), with strides in floats.
 void write_block(const AttentionShape& shape, DType store, void* block, size_t offset, size_t count, const float* k, size_t k_stride,
                  const float* v, size_t v_stride);
 

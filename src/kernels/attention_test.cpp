@@ -2,6 +2,7 @@
 
 #include <catch_amalgamated.hpp>
 
+#include "kernels/panels.hpp"
 #include "kernels/reference.hpp"
 #include "kernels/testing.hpp"
 
@@ -10,25 +11,33 @@ namespace {
 
 using namespace testing;
 
-// Keys and values of S positions, plain and in blocks. What lies beyond S in the last block is NaN.
+// Keys and values of S positions, plain (rounded as the blocks' format has it) and in blocks. What lies beyond S in the last block is
+// NaN.
 struct Cache {
   AttentionShape shape;
   size_t S;
+  DType store;
   std::vector<float> k, v;
   std::vector<std::vector<float>> memory;
   std::vector<const void*> blocks;
 
-  Cache(const AttentionShape& s, size_t positions, uint64_t seed, size_t slab = 5) : shape(s), S(positions) {
+  Cache(const AttentionShape& s, size_t positions, uint64_t seed, DType format = DType::kF32, size_t slab = 5)
+      : shape(s), S(positions), store(format) {
     k = normals(S * shape.Hk * shape.Dk, seed), v = normals(S * shape.Hk * shape.Dv, seed + 1);
     const size_t count = (S + kBlock - 1) / kBlock;
-    for (size_t b = 0; b < count; ++b) memory.emplace_back(cache_block_bytes(shape, DType::kF32) / 4, kNaN);
+    for (size_t b = 0; b < count; ++b) memory.emplace_back(cache_block_bytes(shape, store) / 4, kNaN);
     for (size_t j = 0; j < S;) {  // written in slabs that do not fall together with the blocks
       const size_t n = std::min({slab, S - j, kBlock - j % kBlock});
-      write_block(shape, DType::kF32, memory[j / kBlock].data(), j % kBlock, n, &k[j * shape.Hk * shape.Dk], shape.Hk * shape.Dk,
+      write_block(shape, store, memory[j / kBlock].data(), j % kBlock, n, &k[j * shape.Hk * shape.Dk], shape.Hk * shape.Dk,
                   &v[j * shape.Hk * shape.Dv], shape.Hk * shape.Dv);
       j += n;
     }
     for (const auto& block : memory) blocks.push_back(block.data());
+    if (store == DType::kF16) {
+      for (auto* numbers : {&k, &v}) {
+        for (float& number : *numbers) number = widen(DType::kF16, narrow(DType::kF16, number));
+      }
+    }
   }
 };
 
@@ -39,7 +48,7 @@ std::vector<float> run(const Cache& cache, const AttentionMask& mask, const std:
   Row out(T * out_row, 1), scratch(attention_scratch(cache.shape, T, S));
   AttentionMask local = mask;
   if (local.bias) local.bias += static_cast<ptrdiff_t>(begin) * local.bias_row_stride;
-  attention(cache.shape, local, queries.data(), row, T, q_begin + begin, {DType::kF32, cache.blocks.data() + first_block, first_block, S},
+  attention(cache.shape, local, queries.data(), row, T, q_begin + begin, {cache.store, cache.blocks.data() + first_block, first_block, S},
             out.data(), out_row, 0, attention_parts(cache.shape, T), scratch.data());
   CHECK(out.intact());
   return out.values();
@@ -66,9 +75,10 @@ const AttentionShape kShapes[] = {{1, 1, 4, 4}, {4, 4, 8, 8},   {6, 2, 16, 16}, 
                                   {3, 3, 1, 1}, {9, 3, 64, 64}, {2, 1, 20, 33}, {20, 1, 3, 18}};
 
 TEST_CASE("Attention against its definition, for every number of keys around the blocks", "[kernels][attention]") {
+  const DType store = GENERATE(DType::kF32, DType::kF16);
   for (const AttentionShape& shape : kShapes) {
-    for (const size_t S : {1, 2, 15, 16, 17, 31, 32, 33, 50, 100}) {
-      const Cache cache(shape, S, S);
+    for (const size_t S : {1, 2, 15, 16, 17, 31, 32, 33, 50, 63, 64, 65, 100, 150}) {
+      const Cache cache(shape, S, S, store);
       const std::vector<float> slopes = normals(shape.H, 9, 0.1f);
       for (int form = 0; form < 8; ++form) {
         AttentionMask mask;
@@ -100,16 +110,16 @@ TEST_CASE("Attention against its definition, for every number of keys around the
 
           const size_t head_end = shape.H, head_begin = shape.H / 2;
           Row weights((head_end - head_begin) * T * S), scores((head_end - head_begin) * T * S), scratch(attention_scratch(shape, T, S));
-          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, {DType::kF32, cache.blocks.data(), 0, S}, head_begin,
+          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, {cache.store, cache.blocks.data(), 0, S}, head_begin,
                             head_end, weights.data(), scores.data(), scratch.data());
           CHECK(distance(weights.values(), e.weights.data() + head_begin * T * S, weights.size(), 0, 4 * tolerance(shape, S)) <= 1);
           CHECK(distance(scores.values(), e.scores.data() + head_begin * T * S, scores.size(), tolerance(shape, 1), tolerance(shape, 1)) <=
                 1);
           Row only(weights.size());
-          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, {DType::kF32, cache.blocks.data(), 0, S}, head_begin,
+          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, {cache.store, cache.blocks.data(), 0, S}, head_begin,
                             head_end, only.data(), nullptr, scratch.data());
           CHECK(same_bits(only.values(), weights.values()));
-          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, {DType::kF32, cache.blocks.data(), 0, S}, head_begin,
+          attention_weights(shape, mask, q.data(), shape.H * shape.Dk, T, q_begin, {cache.store, cache.blocks.data(), 0, S}, head_begin,
                             head_end, nullptr, only.data(), scratch.data());
           CHECK(same_bits(only.values(), scores.values()));
         }
@@ -119,9 +129,10 @@ TEST_CASE("Attention against its definition, for every number of keys around the
 }
 
 TEST_CASE("A query's result does not depend on other queries, chunks, or later keys", "[kernels][attention]") {
+  const DType store = GENERATE(DType::kF32, DType::kF16);
   for (const AttentionShape& shape : kShapes) {
-    const size_t S = 75, row = shape.H * shape.Dv;
-    const Cache cache(shape, S, 3);
+    const size_t S = 139, row = shape.H * shape.Dv;
+    const Cache cache(shape, S, 3, store);
     const std::vector<float> q = normals(S * shape.H * shape.Dk, 4), slopes = normals(shape.H, 9, 0.1f), bias = normals(shape.H * S * S, 8);
     for (int form = 0; form < 8; ++form) {
       AttentionMask mask;
@@ -136,7 +147,7 @@ TEST_CASE("A query's result does not depend on other queries, chunks, or later k
       }
       const std::vector<float> whole = run(cache, mask, q, 0, S, 0, S);
       CAPTURE(shape.H, shape.Hk, shape.Dk, form);
-      for (const size_t chunk : {1, 2, 3, 7, 16, 40}) {
+      for (const size_t chunk : {1, 2, 3, 7, 16, 40, 100}) {
         size_t wrong = 0;
         for (size_t t = 0; t < S; t += chunk) {
           const size_t n = std::min(chunk, S - t);
@@ -144,6 +155,39 @@ TEST_CASE("A query's result does not depend on other queries, chunks, or later k
           wrong += !same_bits(run(cache, mask, q, t, n, 0, t + n).data(), whole.data() + t * row, n * row);  // they do not
         }
         CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("However the parts are divided, the bits are the same", "[kernels][attention]") {
+  for (const AttentionShape& shape : kShapes) {
+    for (const size_t T : {1, 5, 70}) {
+      const size_t S = 100, row = shape.H * shape.Dv, parts = attention_parts(shape, T);
+      const Cache cache(shape, S, 11);
+      const std::vector<float> q = normals(T * shape.H * shape.Dk, 12);
+      AttentionMask mask;
+      mask.causal = true;
+      const std::vector<float> whole = run(cache, mask, q, 0, T, S - T, S);
+      Row out(T * row), scratch(attention_scratch(shape, T, S));
+      for (size_t part = parts; part-- > 0;) {
+        attention(shape, mask, q.data(), shape.H * shape.Dk, T, S - T, {cache.store, cache.blocks.data(), 0, S}, out.data(), row, part,
+                  part + 1, scratch.data());
+      }
+      CAPTURE(shape.H, shape.Hk, T);
+      CHECK(same_bits(out.values(), whole));
+    }
+  }
+}
+
+TEST_CASE("What f16 cannot keep is known", "[kernels][attention]") {
+  for (size_t n = 1; n <= kLongest; ++n) {
+    for (size_t at = 0; at < n; ++at) {
+      for (const float number : {65504.0f, -65519.9f, 65520.0f, -70000.0f, kInf, kNaN}) {
+        std::vector<float> x(n, 1.0f);
+        x[at] = number;
+        CHECK(is_cacheable(DType::kF32, x.data(), n));
+        CHECK(is_cacheable(DType::kF16, x.data(), n) == std::isfinite(widen(DType::kF16, narrow(DType::kF16, number))));
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "core/error.hpp"
 #include "core/shape.hpp"
 
 namespace wf {
@@ -99,6 +100,8 @@ KvCache::~KvCache() {
 }
 
 void KvCache::write(size_t layer, const Tensor& k, const Tensor& v) {
+  expect_cacheable(layer, k, "a key");
+  expect_cacheable(layer, v, "a value");
   Layer& table = layers_[layer];
   for (size_t done = 0; done < k.rows;) {
     const size_t position = length_ + done, offset = position % kernels::kBlock;
@@ -113,6 +116,15 @@ void KvCache::write(size_t layer, const Tensor& k, const Tensor& v) {
     }
     kernels::write_block(pool_->shape(), pool_->store(), table.blocks[index], offset, count, k.row(done), k.stride, v.row(done), v.stride);
     done += count;
+  }
+}
+
+void KvCache::expect_cacheable(size_t layer, const Tensor& x, const char* what) const {
+  for (size_t r = 0; r < x.rows; ++r) {
+    if (kernels::is_cacheable(store(), x.row(r), x.cols)) continue;
+    const float* number = std::find_if_not(x.row(r), x.row(r) + x.cols, [this](float n) { return kernels::is_cacheable(store(), &n, 1); });
+    fail(Code::kInvalidArgument, "cache", what, " of layer ", layer, ": expected at most 65504 in size with cacheDtype 'f16', got ",
+         *number);
   }
 }
 

@@ -56,7 +56,7 @@ class KvCache {
   size_t length() const { return length_; }  // positions of the past
   DType store() const { return pool_->store(); }
 
-  // k (n, Hk * Dk), v (n, Hk * Dv): positions length()..length() + n of `layer`.
+  // k (n, Hk * Dk), v (n, Hk * Dv): positions length()..length() + n of `layer`. A number that kF16 cannot keep is kInvalidArgument.
   void write(size_t layer, const Tensor& k, const Tensor& v);
   // The block table of a layer: entry i holds positions (first_block(layer) + i) * kBlock onwards.
   const void* const* blocks(size_t layer) const { return layers_[layer].blocks.data(); }
@@ -78,6 +78,7 @@ class KvCache {
     size_t window = 0;
   };
 
+  void expect_cacheable(size_t layer, const Tensor& x, const char* what) const;
   void drop_front(Layer& layer, size_t blocks);
 
   KvPool* pool_;

@@ -2,11 +2,14 @@
 #include "nn/kv_cache.hpp"
 
 #include <catch_amalgamated.hpp>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <set>
 
 #include "core/error.hpp"
 #include "core/rng.hpp"
+#include "kernels/panels.hpp"
 
 using namespace wf;
 using kernels::kBlock;
@@ -221,6 +224,35 @@ TEST_CASE("trimming gives back the slabs without a block in use, and only those"
   kept.clear();
   pool.trim();
   CHECK(pool.bytes() == 0);
+}
+
+TEST_CASE("a cache in f16 takes half the memory, rounds once, and refuses what it cannot keep", "[kv_cache]") {
+  KvPool wide(kShape, 1), half(kShape, 1, DType::kF16);
+  KvCache cache(half, {0});
+  std::vector<float> k(3 * kKey), v(3 * kValue);
+  for (size_t i = 0; i < k.size(); ++i) k[i] = 1 + static_cast<float>(i) / 4096;  // between f16's steps of 1 / 1024
+  for (size_t i = 0; i < v.size(); ++i) v[i] = -65504 + static_cast<float>(i);
+  cache.write(0, {k.data(), 3, kKey, kKey}, {v.data(), 3, kValue, kValue});
+  cache.advance(3);
+  KvCache copy = cache;
+  copy.write(0, {k.data(), 1, kKey, kKey}, {v.data(), 1, kValue, kValue});
+  CHECK(half.blocks_in_use() == 2);
+  for (const KvCache* each : {&cache, &copy}) {
+    const uint16_t* block = static_cast<const uint16_t*>(each->blocks(0)[0]);
+    for (size_t t = 0; t < 3; ++t) {
+      for (size_t d = 0; d < kKey; ++d) {
+        CHECK(kernels::widen(DType::kF16, block[d * kBlock + t]) == std::nearbyint(k[t * kKey + d] * 1024) / 1024);
+      }
+    }
+    CHECK(block[kKey * kBlock] == 0xfbff);  // -65504
+  }
+  CHECK(2 * (half.block_bytes() - kAlignment) == wide.block_bytes() - kAlignment);
+  v[7] = 65520;
+  CHECK_THROWS_WITH(cache.write(0, {k.data(), 3, kKey, kKey}, {v.data(), 3, kValue, kValue}),
+                    "[cache] a value of layer 0: expected at most 65504 in size with cacheDtype 'f16', got 65520");
+  k[1] = std::numeric_limits<float>::quiet_NaN();
+  CHECK_THROWS_AS(cache.write(0, {k.data(), 3, kKey, kKey}, {v.data(), 3, kValue, kValue}), Error);
+  CHECK(cache.length() == 3);
 }
 
 TEST_CASE("a pool that does not fit is out of memory", "[kv_cache]") {

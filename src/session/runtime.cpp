@@ -39,9 +39,9 @@ void expect_next_token(const Model& model, std::string_view where) {
        ", an encoder alone, which is for ", calls_for(info.head));
 }
 
-Runtime::Runtime(std::unique_ptr<Model> model_, size_t memory_limit_)
+Runtime::Runtime(std::unique_ptr<Model> model_, size_t memory_limit_, DType cache_store)
     : model(std::move(model_)),
-      pool(model->cache_shape(), std::max<size_t>(model->info().layers, 1) * (kSlabTokens / kernels::kBlock)),
+      pool(model->cache_shape(), std::max<size_t>(model->info().layers, 1) * (kSlabTokens / kernels::kBlock), cache_store),
       memory_limit(memory_limit_) {}
 
 size_t Runtime::cache_bytes(size_t tokens) const {
@@ -70,11 +70,12 @@ size_t Runtime::workspace_bytes(size_t rows, size_t keys, size_t logit_rows) con
   size_t floats = checked_product(rows, checked_sum(outputs / layers * 2, 8 * info.hidden_size, "workspace"), "workspace");
   floats = checked_sum(floats, checked_product(logit_rows, checked_sum(info.vocab_size, info.hidden_size, "workspace"), "workspace"),
                        "workspace");
-  floats = checked_sum(floats, checked_product(kernels::attention_scratch(model->cache_shape(), rows, keys), workers, "workspace"),
-                       "workspace");
+  floats =
+      checked_sum(floats, checked_product(kernels::attention_scratch(model->cache_shape(), rows, keys), workers, "workspace"), "workspace");
   if (translator || info.encoder_only) {
     // Keys and values that are in no cache.
-    floats = checked_sum(floats, checked_product(keys / kernels::kBlock + 1, pool.block_bytes() / sizeof(float), "workspace"), "workspace");
+    const size_t block = kernels::cache_block_bytes(model->cache_shape(), DType::kF32) / sizeof(float);
+    floats = checked_sum(floats, checked_product(keys / kernels::kBlock + 1, block, "workspace"), "workspace");
   }
   floats = checked_sum(floats, scratch, "workspace");
   return checked_product(floats, sizeof(float), "workspace");

@@ -21,7 +21,8 @@ constexpr size_t kChunk = generate::Options::kChunk;
 void expect_next_token(const Model& model, std::string_view where);
 
 struct Runtime {
-  Runtime(std::unique_ptr<Model> model_, size_t memory_limit_);
+  // `cache_store`: how keys and values are kept, kF32 or kF16.
+  Runtime(std::unique_ptr<Model> model_, size_t memory_limit_, DType cache_store = DType::kF32);
 
   std::unique_ptr<Model> model;
   Arena arena;

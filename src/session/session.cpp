@@ -20,7 +20,8 @@ constexpr double kAddressable = sizeof(size_t) == 4 ? 4294901760.0 : 0x1p62;
 
 void refuse_unknown(const Config& options) {
   for (const auto& [key, value] : options.values()) {
-    if (key != "dtype" && key != "trainable" && key != "memoryLimit") fail(Code::kInvalidArgument, "load", key, ": unknown option");
+    if (key != "dtype" && key != "cacheDtype" && key != "trainable" && key != "memoryLimit")
+      fail(Code::kInvalidArgument, "load", key, ": unknown option");
   }
 }
 
@@ -28,7 +29,9 @@ std::shared_ptr<Runtime> make_runtime(const Config& config, const Config& option
   refuse_unknown(options);
   const double limit = options.number("memoryLimit", kAddressable);
   if (!(limit >= 1 && limit <= kAddressable)) options.reject("memoryLimit", "a number of bytes");
-  return std::make_shared<Runtime>(make_model(config), static_cast<size_t>(limit));
+  const DType cache = options.has("cacheDtype") ? dtype_named(options.string("cacheDtype")) : DType::kF32;
+  if (cache != DType::kF32 && cache != DType::kF16) options.reject("cacheDtype", "F32 or F16");
+  return std::make_shared<Runtime>(make_model(config), static_cast<size_t>(limit), cache);
 }
 
 std::optional<DType> store_of(const Config& options) {
@@ -161,8 +164,7 @@ Plan Session::plan(std::span<const DType> dtypes) {
   const ModelInfo& info = runtime_->model->info();
   const size_t context = info.context == 0 ? kPlannedContext : std::min(info.context, kPlannedContext);
   return {planned_bytes_, runtime_->workspace_bytes(kChunk, context, 1),
-          checked_product(runtime_->model->windows().size(), runtime_->pool.block_bytes(), "cache") / kernels::kBlock,
-          loader_.stores()};
+          checked_product(runtime_->model->windows().size(), runtime_->pool.block_bytes(), "cache") / kernels::kBlock, loader_.stores()};
 }
 
 void Session::allocate() {

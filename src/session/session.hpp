@@ -25,8 +25,8 @@ namespace wf {
 // Bytes.
 struct Plan {
   uint64_t weights;
-  size_t workspace;        // of a chunk of a prompt
-  size_t cache_per_token;  // of one sequence
+  size_t workspace;           // of a chunk of a prompt
+  size_t cache_per_token;     // of one sequence
   std::vector<DType> stores;  // of the parameters, in their order: the formats they will be kept in
 };
 
@@ -58,7 +58,7 @@ class GenerationRun {
 class Session {
  public:
   // `config`: config.json. `options`: dtype ("F32", "F16", "BF16", "Q8_0", "Q4_0": the format in which matrices are kept, see Loader),
-  // trainable (flag), memoryLimit (bytes). No weight is allocated yet.
+  // cacheDtype ("F32", the default, or "F16": keys and values), trainable (flag), memoryLimit (bytes). No weight is allocated yet.
   // Errors: kUnsupported or kInvalidArgument naming the field of the configuration or the option.
   // `threads` outlives the session; null: the caller's thread alone.
   Session(const Config& config, const Config& options, ThreadPool* threads = nullptr);
