@@ -15,8 +15,9 @@
 
 namespace wf {
 
-// Multiply-adds for which it is worth it to wake another thread: some microseconds.
-constexpr uint64_t kLeastCost = 1 << 15;
+// Multiply-adds for which it is worth it to ask another thread: some microseconds; and of which more and smaller parts, so that no
+// thread waits long for the last, cost nothing that is felt.
+constexpr uint64_t kLeastCost = 1 << 15, kGoodCost = 1 << 18;
 
 struct Context {
   Arena& arena;
@@ -31,8 +32,11 @@ struct Context {
   // multiply-adds of the whole, is worth it. Where one stretch ends and the next begins must not matter to the result.
   template <class Work>
   void share(size_t count, uint64_t cost, const Work& work) const {
-    const uint64_t most = pool == nullptr || pool->threads() == 1 ? 1 : std::min<uint64_t>(cost / kLeastCost, 4 * pool->threads());
-    const size_t parts = std::min(count, static_cast<size_t>(most));
+    size_t parts = 1;
+    if (threads() > 1) {
+      const uint64_t few = std::min<uint64_t>(cost / kLeastCost, 4 * threads()), many = std::min<uint64_t>(cost / kGoodCost, 16 * threads());
+      parts = std::min(count, static_cast<size_t>(std::max(few, many)));
+    }
     if (parts <= 1) {
       work(size_t{0}, count, size_t{0});
     } else {
