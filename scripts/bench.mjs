@@ -3,6 +3,7 @@
 //   npm run bench -- --quick      most of it in two minutes, after what it needs has been installed and made
 //   npm run bench -- --rows gpt2,minilm --peers wllama --runs 7 --out FOLDER
 //   npm run bench -- kernels      the kernels alone, under both SIMD levels
+//   npm run bench -- quality      what few bits cost in perplexity and divergence (bench/quality.mjs)
 // WASMFORMER_BENCH_PYTHON names a Python that has bench/requirements.txt; otherwise an environment is made in the user's cache.
 import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -53,6 +54,7 @@ async function buildMachine() {
 main(import.meta.url, async (args) => {
   if (args[0] === 'kernels') return kernels(args.slice(1));
   await build();
+  if (args[0] === 'quality') return (await import('../bench/quality.mjs')).main(args.slice(1));
   await buildMachine();
   await ensureChromium();
   const peers = await installPeers();
