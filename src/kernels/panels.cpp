@@ -76,6 +76,14 @@ void put(DType store, Place at, const Codes& in) {
   std::memcpy(at.block + 288 + 2 * at.lane, &low, 2);
 }
 
+// n bytes of two codes each: code i below code i + 16.
+void split(const char* pairs, size_t n, int8_t* codes) {
+  for (size_t i = 0; i < n; ++i) {
+    codes[i] = pairs[i] & 15;
+    codes[i + kCodes / 2] = static_cast<int8_t>(static_cast<uint8_t>(pairs[i]) >> 4);
+  }
+}
+
 Codes get(DType store, Place at) {
   Codes out;
   const char* const codes = at.block + 4 * at.lane;
@@ -87,28 +95,24 @@ Codes get(DType store, Place at) {
     out.low = 0;
     return out;
   }
-  for (size_t i = 0; i < kCodes / 2; ++i) {
-    const uint8_t pair = static_cast<uint8_t>(codes[i / 4 * 64 + i % 4]);
-    out.codes[i] = pair & 15;
-    out.codes[i + kCodes / 2] = static_cast<int8_t>(pair >> 4);
-  }
+  for (size_t g = 0; g < 4; ++g) split(codes + 64 * g, 4, out.codes + 4 * g);
   out.scale = read(at.block + 256, DType::kF16, at.lane);
   out.low = read(at.block + 288, DType::kF16, at.lane);
   return out;
 }
 
-// A block of a file as it is: Q8_0 (f16 scale, 32 codes) or Q4_0 (f16 scale, 16 bytes, code k below code k + 16).
-bool take(DType store, const char* block, Codes& out) {
+// Whether panels in the format `store` hold blocks of a file's format as they are.
+bool is_taken(DType store, DType dtype) { return dtype == store || (store == DType::kQ4 && dtype == DType::kQ4_1); }
+
+// Such a block: f16 scale and 32 codes (Q8_0); f16 scale, in Q4_1 f16 low, and 16 bytes of two codes (Q4_0, Q4_1).
+bool take(DType dtype, const char* block, Codes& out) {
   out.scale = read(block, DType::kF16, 0);
-  out.low = store == DType::kQ8 ? 0 : -8 * out.scale;
-  if (store == DType::kQ8) {
+  if (dtype == DType::kQ8) {
+    out.low = 0;
     std::memcpy(out.codes, block + 2, kCodes);
   } else {
-    for (size_t i = 0; i < kCodes / 2; ++i) {
-      const uint8_t pair = static_cast<uint8_t>(block[2 + i]);
-      out.codes[i] = pair & 15;
-      out.codes[i + kCodes / 2] = static_cast<int8_t>(pair >> 4);
-    }
+    out.low = dtype == DType::kQ4_1 ? read(block, DType::kF16, 1) : -8 * out.scale;
+    split(block + block_bytes(dtype) - kCodes / 2, kCodes / 2, out.codes);
   }
   return std::isfinite(out.scale) && std::abs(out.low) <= 65504;
 }
@@ -144,8 +148,8 @@ bool put_numbers(DType store, void* panels, size_t D, size_t row, size_t k, cons
   return finite;
 }
 
-// n numbers as they are stored, in the panels' own format.
-bool put_same(DType store, void* panels, size_t D, size_t row, size_t k, const char* src, size_t n) {
+// n numbers of a file's format `dtype`, as they are.
+bool put_taken(DType store, DType dtype, void* panels, size_t D, size_t row, size_t k, const char* src, size_t n) {
   if (!is_quantised_store(store)) {
     uint16_t* const run = static_cast<uint16_t*>(panels) + row / kPanel * panel_length(store, D) * kPanel + row % kPanel;
     put_halves(store, run, D, k, n, [&](size_t i) {
@@ -157,8 +161,8 @@ bool put_same(DType store, void* panels, size_t D, size_t row, size_t k, const c
   }
   bool finite = true;
   Codes codes;
-  for (size_t i = 0; i < n; i += kCodes, src += block_bytes(store)) {
-    finite &= take(store, src, codes);
+  for (size_t i = 0; i < n; i += kCodes, src += block_bytes(dtype)) {
+    finite &= take(dtype, src, codes);
     put(store, place(store, panels, D, row, (k + i) / kCodes), codes);
   }
   return finite;
@@ -190,8 +194,8 @@ bool pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t
       const size_t part = std::min(kChunk, D - k);
       for (size_t r = i; r < end; ++r) {
         const char* const at = bytes + r * row_bytes + stored_bytes(src_dtype, k);
-        if (src_dtype == store && store != DType::kF32) {
-          finite &= put_same(store, panels, D, row + r, k, at, part);
+        if (store != DType::kF32 && is_taken(store, src_dtype)) {
+          finite &= put_taken(store, src_dtype, panels, D, row + r, k, at, part);
         } else {
           float values[kChunk] = {};
           convert(at, src_dtype, values, part);

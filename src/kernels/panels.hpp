@@ -21,8 +21,8 @@ constexpr size_t panel_length(DType store, size_t D) { return D + (store == DTyp
 size_t panel_bytes(DType store, size_t F, size_t D);
 
 // src (count, D), row-major, becomes rows row..row+count of W. `panels` was zeroed once, before the first row. src may be in any
-// format, D being a multiple of its block: widening is exact, narrowing rounds to nearest, ties to even, kQ8 and kQ4 take blocks of
-// their own kind (Q8_0, Q4_0) as they are and quantise all else. False, in kQ8 and kQ4 only: a weight is infinite, NaN, or beyond the
+// format, D being a multiple of its block: widening is exact, narrowing rounds to nearest, ties to even, kQ8 takes blocks of Q8_0
+// and kQ4 those of Q4_0 and Q4_1 as they are and quantise all else. False, in kQ8 and kQ4 only: a weight is infinite, NaN, or beyond the
 // format (quantise), and what was packed is of no use.
 bool pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t count, const void* src, DType src_dtype);
 

@@ -207,20 +207,32 @@ constexpr float kQ4Values[] = {-0.394287109375f,  -0.1971435546875f, 1.182861328
                                -0.5914306640625f, 0.5914306640625f,  -1.3800048828125f,
                                -0.1971435546875f, 0.1971435546875f};
 
-TEST_CASE("Blocks of Q8_0 and Q4_0 are kept as they are", "[kernels][panels]") {
+constexpr unsigned char kQ41File[] = {0x07, 0x31, 0x80, 0xba, 0x74, 0x32, 0x57, 0x6a, 0x5d, 0xa8,
+                                      0x75, 0x54, 0xab, 0xbf, 0x09, 0x72, 0x33, 0x7f, 0x29, 0x80};
+constexpr float kQ41Values[] = {
+    -0.18408203125f,   -0.498291015625f, 0.2872314453125f,  0.758544921875f,   1.2298583984375f,  0.4443359375f,     -0.0269775390625f,
+    -0.18408203125f,   0.9156494140625f, 1.5440673828125f,  0.6014404296875f,  -0.498291015625f,  -0.3411865234375f, 1.5440673828125f,
+    0.6014404296875f,  -0.8125f,         0.2872314453125f,  -0.3411865234375f, -0.0269775390625f, 0.130126953125f,   -0.0269775390625f,
+    0.758544921875f,   0.2872314453125f, -0.0269775390625f, 0.758544921875f,   0.9156494140625f,  -0.8125f,          0.2872314453125f,
+    -0.3411865234375f, 0.2872314453125f, -0.498291015625f,  0.4443359375f};
+
+TEST_CASE("Blocks of Q8_0, Q4_0 and Q4_1 are kept as they are", "[kernels][panels]") {
   const size_t F = 18, D = 96;
-  for (const DType store : {DType::kQ8, DType::kQ4}) {
-    const auto* file = store == DType::kQ8 ? kQ8File : kQ4File;
-    const float* values = store == DType::kQ8 ? kQ8Values : kQ4Values;
-    const size_t bytes = block_bytes(store);
+  for (const DType from : {DType::kQ8, DType::kQ4, DType::kQ4_1}) {
+    const DType store = from == DType::kQ8 ? DType::kQ8 : DType::kQ4;
+    const auto* file = from == DType::kQ8 ? kQ8File : from == DType::kQ4 ? kQ4File : kQ41File;
+    const float* values = from == DType::kQ8 ? kQ8Values : from == DType::kQ4 ? kQ4Values : kQ41Values;
+    const size_t bytes = block_bytes(from);
     std::vector<unsigned char> rows;
     for (size_t b = 0; b < F * D / 32; ++b) {
       rows.insert(rows.end(), file, file + bytes);
-      rows[b * bytes + 1] ^= static_cast<unsigned char>(b % 3 == 0 ? 0x80 : 0);  // a negative scale is a scale too
+      if (b % 3 != 0) continue;
+      rows[b * bytes + 1] ^= 0x80;  // a negative scale is a scale too
+      if (from == DType::kQ4_1) rows[b * bytes + 3] ^= 0x80;
     }
     Buffer panels(panel_bytes(store, F, D), "test");
-    CHECK(pack_rows(store, panels.data(), F, D, 5, F - 5, rows.data() + 5 * 3 * bytes, store));
-    CHECK(pack_rows(store, panels.data(), F, D, 0, 5, rows.data(), store));
+    CHECK(pack_rows(store, panels.data(), F, D, 5, F - 5, rows.data() + 5 * 3 * bytes, from));
+    CHECK(pack_rows(store, panels.data(), F, D, 0, 5, rows.data(), from));
     size_t wrong = 0;
     for (size_t f = 0; f < F; ++f) {
       Row out(D, f % 4);
@@ -230,7 +242,7 @@ TEST_CASE("Blocks of Q8_0 and Q4_0 are kept as they are", "[kernels][panels]") {
     }
     CHECK(wrong == 0);
     rows[1] = 0x7c, rows[0] = 0;  // infinite
-    CHECK_FALSE(pack_rows(store, panels.data(), F, D, 0, 1, rows.data(), store));
+    CHECK_FALSE(pack_rows(store, panels.data(), F, D, 0, 1, rows.data(), from));
   }
 }
 
