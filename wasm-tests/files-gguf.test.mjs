@@ -285,6 +285,17 @@ for (const [name, texts] of [
   });
 }
 
+test('scalings of the frequencies', async () => {
+  const of = async (name) => (await open(join(root, `${name}.gguf`))).config.rope_scaling;
+  assert.equal(await of('llama'), undefined);
+  assert.deepEqual({ ...(await of('llama-linear')) }, { rope_type: 'linear', factor: 2.5 });
+  assert.deepEqual({ ...(await of('llama-yarn')) }, { rope_type: 'yarn', factor: 4, original_max_position_embeddings: 16 });
+  const { short_factor: factors, ...rest } = await of('llama3');
+  assert.deepEqual({ ...rest }, { rope_type: 'longrope', long_factor: factors, attention_factor: 1 });
+  assert.ok(factors.length === 8 && factors[0] === 1 && factors[7] === 8, 'short waves stay, long ones are stretched');
+  assert.ok(![...(await open(join(root, 'llama3.gguf'))).tensors.keys()].includes('rope_freqs.weight'));
+});
+
 test('a sentence encoder pools as its file says', async () => {
   const pooling = async (name) => (await api.loadSentenceSettings(await open(join(root, name)), true))?.pooling;
   assert.deepEqual(await pooling('bert.gguf'), ['cls']);
