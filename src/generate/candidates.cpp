@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/error.hpp"
+#include "kernels/softmax.hpp"
 
 namespace wf::generate {
 
@@ -25,21 +26,19 @@ void fail_without_candidates() {
 }
 
 Choice best_of(std::span<const float> scores) {
+  const kernels::Peak peak = kernels::peak(scores.data(), scores.size());
+  if (std::isfinite(peak.largest) && std::isfinite(peak.sum)) {
+    const auto best = std::find(scores.begin(), scores.end(), peak.largest);
+    return {static_cast<int32_t>(best - scores.begin()), -std::log(peak.sum)};
+  }
   size_t best = 0;
   for (size_t id = 0; id < scores.size(); ++id) {
     if (std::isnan(scores[id])) fail_on_score(id, scores[id]);
     if (scores[id] > scores[best]) best = id;
   }
   if (scores[best] == -kInfinity) fail_without_candidates();
-  if (scores[best] == kInfinity) {
-    const auto equals = std::count(scores.begin(), scores.end(), kInfinity);
-    return {static_cast<int32_t>(best), -static_cast<float>(std::log(static_cast<double>(equals)))};
-  }
-  double sum = 0;
-  for (const float score : scores) {
-    if (score > -kInfinity) sum += std::exp(score - scores[best]);
-  }
-  return {static_cast<int32_t>(best), -static_cast<float>(std::log(sum))};
+  const auto equals = std::count(scores.begin(), scores.end(), kInfinity);
+  return {static_cast<int32_t>(best), -static_cast<float>(std::log(static_cast<double>(equals)))};
 }
 
 Candidates::Candidates(size_t vocab_size) {

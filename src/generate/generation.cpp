@@ -80,16 +80,18 @@ void Generation::choose(size_t index, const float* row) {
   }
   if (options_.sample) {
     choice = candidates_.draw(uniform({options_.seed, static_cast<uint32_t>(position), sequence.site}, 0));
-  } else {
+  } else if (options_.logprobs == 0) {
     choice = best_of(scores_);
   }
-  emitted.token = choice.token;
-  emitted.logprob = choice.logprob;
   if (options_.logprobs > 0) {
     const auto best = candidates_.best(options_.logprobs);
+    if (best.empty()) fail_without_candidates();
+    if (!options_.sample) choice = best.front();
     step_.top.insert(step_.top.end(), best.begin(), best.end());
     emitted.top_count = best.size();
   }
+  emitted.token = choice.token;
+  emitted.logprob = choice.logprob;
   step_.tokens.push_back(emitted);
   sequence.ids.push_back(choice.token);
 

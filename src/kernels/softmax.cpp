@@ -52,6 +52,11 @@ void log_softmax(const float* x, float* y, size_t rows, size_t cols) {
   }
 }
 
+Peak peak(const float* x, size_t n) {
+  const float most = largest(x, n);
+  return {most, total(n, [=](auto at) { return simd::exp(at.get(x) - splat(most)); })};
+}
+
 void cross_entropy(const float* x, const int32_t* target, float smoothing, float* loss, size_t rows, size_t cols) {
   for (size_t r = 0; r < rows; ++r, x += cols) {
     if (target[r] < 0) {

@@ -13,6 +13,12 @@ void softmax_backward(const float* y, const float* dy, float* dx, size_t rows, s
 // y (rows, cols) = x - max - log sum e^(x - max); y may be x.
 void log_softmax(const float* x, float* y, size_t rows, size_t cols);
 
+// Of x (n), n > 0: the largest number, and the sum of e^(x - largest), which is NaN where x has NaN or an infinity above zero.
+struct Peak {
+  float largest, sum;
+};
+Peak peak(const float* x, size_t n);
+
 // loss (rows): -(1 - smoothing) log p[target] - smoothing / cols * sum log p, p = softmax of the row, as PyTorch has it.
 // A target below 0 is ignored: its loss is 0.
 void cross_entropy(const float* x, const int32_t* target, float smoothing, float* loss, size_t rows, size_t cols);

@@ -1,5 +1,6 @@
 #include "kernels/softmax.hpp"
 
+#include <algorithm>
 #include <catch_amalgamated.hpp>
 
 #include "kernels/reference.hpp"
@@ -44,6 +45,30 @@ TEST_CASE("Softmax, every length and misalignment, in place too", "[kernels][sof
       softmax(x.data() + 2 * n, alone.data(), 1, n);
       CHECK(same_bits(alone.data(), y.data() + 2 * n, n));
       CHECK((y.intact() && z.intact() && in_place.intact() && logs.intact()));
+    }
+  }
+}
+
+TEST_CASE("The largest number and the sum of the numerators", "[kernels][softmax]") {
+  for (size_t n = 1; n <= kLongest; ++n) {
+    for (size_t skew = 0; skew < 4; ++skew) {
+      Row x(normals(n, n, 4.0f), skew);
+      const std::vector<float> values = x.values();
+      const float most = *std::max_element(values.begin(), values.end());
+      double sum = 0;
+      for (const float value : values) sum += std::exp(static_cast<double>(value) - static_cast<double>(most));
+      const Peak found = peak(x.data(), n);
+      CHECK(found.largest == most);
+      CHECK(std::abs(static_cast<double>(found.sum) - sum) <= 20 * kEps * sum);
+      for (const float odd : {kNaN, kInf}) {
+        for (size_t at = 0; at < n; ++at) {
+          Row bad(values, skew);
+          bad[at] = odd;
+          CHECK(std::isnan(peak(bad.data(), n).sum));
+        }
+      }
+      x[n / 2] = -kInf;
+      CHECK((n == 1 || std::isfinite(peak(x.data(), n).sum)));
     }
   }
 }
