@@ -172,7 +172,7 @@ export const rows = [
     prompt: 128,
     tokens: 24,
     contenders: ['wasmformer q8', 'wllama q8', 'transformers.js q8'],
-    quick: { prompt: 48, tokens: 6 },
+    quick: { prompt: 32, tokens: 6 },
     floors: [
       beats('prefill', 'wasmformer q8', 8, 'wllama q8'),
       beats('prefill', 'wasmformer q8', 1.05, 'transformers.js q8'),
@@ -211,7 +211,7 @@ export const rows = [
     prompt: 128,
     tokens: 48,
     contenders: ['wasmformer q8', 'wasmformer f32', 'wllama q8', 'wllama f32'],
-    quick: {},
+    quick: { prompt: 64, tokens: 24 },
     floors: [beats('decode', 'wasmformer q8', 5, 'wllama q8')],
   },
   {
@@ -244,7 +244,7 @@ export const rows = [
     model: 'tiny',
     fresh: true,
     contenders: all.map((library) => `${library} f32`),
-    quick: {},
+    quick: { runs: 1 },
     floors: [
       {
         what: 'milliseconds',
