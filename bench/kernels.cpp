@@ -46,13 +46,17 @@ float* floats(size_t n, float spread = 0.1f) {
   return p;
 }
 
-void arithmetic(size_t rounds, float* out) {
-  simd::F32 s[12], a = simd::splat(out[0]), b = simd::splat(out[1]);
-  for (auto& v : s) v = a;
+// As many sums as hide the latency of an addition, in no more registers than an engine has. Out of line and called often, so that it
+// does not stay in the tier in which it was called first.
+constexpr size_t kSums = 10;
+[[gnu::noinline]] void arithmetic(size_t rounds, float* out) {
+  simd::F32 s[kSums], a = simd::splat(out[0]), b = simd::splat(out[1]);
+  for (auto& v : s) v = simd::zero();
+#pragma clang loop unroll(disable)
   for (size_t i = 0; i < rounds; ++i) {
-    for (auto& v : s) v = simd::mul_add(v, a, b);
+    for (auto& v : s) v = simd::mul_add(a, b, v);
   }
-  for (size_t i = 0; i < 12; ++i) simd::store(out + 4 * i, s[i]);
+  for (size_t i = 0; i < kSums; ++i) simd::store(out + 4 * i, s[i]);
 }
 
 // Products of eight bits, four times sixteen weights with four activations a round, in the form that this build or engine takes.
@@ -88,7 +92,9 @@ int main(int argc, char** argv) {
 
   float* out = floats(1 << 20);
   const size_t loops = 1000000;
-  measure("peak: multiply and add in registers", "GFLOP/s", loops * 96 / 1e9, [=] { arithmetic(loops, out); });
+  measure("peak: multiply and add in registers", "GFLOP/s", loops * 8 * kSums / 1e9, [=] {
+    for (size_t i = 0; i < loops; i += 1000) arithmetic(1000, out);
+  });
   measure("peak: products of 8 bits in registers", "Gop/s", loops * 8 * 32 / 1e9, [=] {
 #if __wasm_relaxed_simd__
     if (simd::has_fused_dot()) return products<simd::FusedDot>(loops, out);
@@ -109,7 +115,7 @@ int main(int argc, char** argv) {
       const float* w = floats(d * f);
       pack_rows(store, panels, f, d, 0, f, w, DType::kF32);
       for (size_t i = 1; i < copies; ++i) std::memcpy(panels + i * bytes, panels, bytes);
-      for (const size_t M : {1, 2, 4, 16, 128}) {
+      for (const size_t M : {1, 2, 4, 16, 64, 128}) {
         Product product{floats(M * d, 1), d, store, panels, nullptr, floats(M * f), f, M, d, f, floats(matmul_shared(store, M, d) + 1)};
         float* scratch = floats(matmul_scratch(store, M, d, f) + 1);
         const size_t used = M == 1 ? copies : std::max<size_t>(1, std::min(copies, 256 / M / (d * f / 1000000 + 1)));
@@ -145,25 +151,38 @@ int main(int argc, char** argv) {
             [=] { gemm(form & 1, form & 2, n, n, n, a, n, b, n, false, c, n, scratch); });
   }
 
-  for (const auto& [T, S] : {std::pair{size_t{1}, size_t{1000}}, std::pair{size_t{64}, size_t{512}}}) {
-    const AttentionShape shape{9, 3, 64, 64};
-    const size_t count = (S + kBlock - 1) / kBlock;
-    const size_t block = cache_block_bytes(shape, DType::kF32) / sizeof(float);
-    const float* cache = floats(count * block);
-    memory.emplace_back(count * sizeof(float*), "bench");
-    const void** blocks = static_cast<const void**>(memory.back().data());
-    for (size_t i = 0; i < count; ++i) blocks[i] = cache + i * block;
-    const float* q = floats(T * 9 * 64, 1);
-    float *y = floats(T * 9 * 64), *scratch = floats(attention_scratch(shape, T, S) + 1);
-    AttentionMask mask;
-    mask.causal = true;
-    mask.scale = 0.125f;
-    measure("attention of " + std::to_string(T) + " to " + std::to_string(S) + ", 9 heads on 3, 64 each", "GFLOP/s",
-            4.0 * 9 * 64 * static_cast<double>(T * (S - T / 2)) * (T == 1 ? 20 : 1) / 1e9, [=] {
-              for (size_t i = 0; i < (T == 1 ? 20 : 1); ++i) {
-                attention(shape, mask, q, 9 * 64, T, S - T, {DType::kF32, blocks, 0, S}, y, 9 * 64, 0, attention_parts(shape, T), scratch);
-              }
-            });
+  // Over the caches of several layers in turn, so that one query reads its keys and values from memory.
+  for (const auto& [shape, name] :
+       {std::pair{AttentionShape{12, 12, 64, 64}, "12 heads"}, {AttentionShape{9, 3, 64, 64}, "9 heads on 3"}}) {
+    for (const DType store : {DType::kF32, DType::kF16}) {
+      const size_t longest = 4096, count = longest / kBlock, layers = 3, block = cache_block_bytes(shape, store);
+      memory.emplace_back(layers * count * block, "bench");  // zeros
+      char* cache = static_cast<char*>(memory.back().data());
+      const std::vector<float> numbers(kBlock * shape.Hk * 64, 0.1f);
+      for (size_t i = 0; i < layers * count; ++i) {
+        write_block(shape, store, cache + i * block, 0, kBlock, numbers.data(), shape.Hk * 64, numbers.data(), shape.Hk * 64);
+      }
+      memory.emplace_back(layers * count * sizeof(void*), "bench");
+      const void** blocks = static_cast<const void**>(memory.back().data());
+      for (size_t i = 0; i < layers * count; ++i) blocks[i] = cache + i * block;
+      for (const auto& [T, S] : {std::pair{size_t{1}, size_t{128}}, {1, longest}, {128, 128}, {128, 1024}, {128, longest}}) {
+        const size_t row = shape.H * 64;
+        const float* q = floats(T * row, 1);
+        float *y = floats(T * row), *scratch = floats(attention_scratch(shape, T, S));
+        AttentionMask mask;
+        mask.causal = true;
+        mask.scale = 0.125f;
+        const double work = T == 1 ? static_cast<double>(S / kBlock * block) : 4.0 * 64 * static_cast<double>(shape.H * T * (S - T / 2));
+        const size_t used = T == 1 ? layers : 1;
+        measure("attention of " + std::to_string(T) + " to " + std::to_string(S) + ", " + name + " of 64, " + name_of(store),
+                T == 1 ? "GB/s" : "GFLOP/s", work * static_cast<double>(used) / 1e9, [=, shape = shape, T = T, S = S] {
+                  for (size_t i = 0; i < used; ++i) {
+                    attention(shape, mask, q, row, T, S - T, {store, blocks + i * count, 0, S}, y, row, 0, attention_parts(shape, T),
+                              scratch);
+                  }
+                });
+      }
+    }
   }
 
   const size_t rows = 64, cols = 1536, n = rows * cols;
