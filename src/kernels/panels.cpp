@@ -70,10 +70,10 @@ void put(DType store, Place at, const Codes& in) {
   }
   char pairs[kCodes / 2];
   for (size_t i = 0; i < kCodes / 2; ++i) pairs[i] = static_cast<char>(in.codes[i] | in.codes[i + kCodes / 2] << 4);
-  for (size_t g = 0; g < 4; ++g) std::memcpy(codes + 64 * g, pairs + 4 * g, 4);
+  for (size_t g = 0; g < 4; ++g) std::memcpy(codes + 64 * (g + 1), pairs + 4 * g, 4);
   const uint16_t scale = narrow_f16(in.scale), low = narrow_f16(in.low);
-  std::memcpy(at.block + 256 + 2 * at.lane, &scale, 2);
-  std::memcpy(at.block + 288 + 2 * at.lane, &low, 2);
+  std::memcpy(at.block + 2 * at.lane, &scale, 2);
+  std::memcpy(at.block + 2 * (kPanel + at.lane), &low, 2);
 }
 
 // n bytes of two codes each: code i below code i + 16.
@@ -95,9 +95,9 @@ Codes get(DType store, Place at) {
     out.low = 0;
     return out;
   }
-  for (size_t g = 0; g < 4; ++g) split(codes + 64 * g, 4, out.codes + 4 * g);
-  out.scale = read(at.block + 256, DType::kF16, at.lane);
-  out.low = read(at.block + 288, DType::kF16, at.lane);
+  for (size_t g = 0; g < 4; ++g) split(codes + 64 * (g + 1), 4, out.codes + 4 * g);
+  out.scale = read(at.block, DType::kF16, at.lane);
+  out.low = read(at.block, DType::kF16, kPanel + at.lane);
   return out;
 }
 

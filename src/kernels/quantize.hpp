@@ -12,7 +12,8 @@ constexpr size_t kCodes = 32;  // codes of a block
 constexpr size_t code_blocks(size_t D) { return (D + kCodes - 1) / kCodes; }
 
 // A block of a panel's sixteen rows in memory, in bytes. kQ8: codes [8][16][4]; for each row one word, the scale's bits with the
-// sum of the codes in the lowest 13. kQ4: codes [4][16][4], a byte code k below code k + 16; then sixteen scales in f16, and sixteen lows.
+// sum of the codes in the lowest 13. kQ4: sixteen scales in f16, sixteen lows; codes [4][16][4], a byte code k below code k + 16. (Read
+// from memory, a block of four bits is up to half as fast again with its numbers in front; one of eight bits is as fast as memory.)
 constexpr size_t kQ8Block = 512 + 64, kQ4Block = 256 + 64;
 
 // Weights. kQ8: weight = scale * code, codes -128..127; the scale is a float with 11 significant bits, as an f16's are, but of a

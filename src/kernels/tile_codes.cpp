@@ -51,7 +51,7 @@ struct Q4 {
     I32 sums[R][kPair];
     for (auto& row : sums) row[0] = row[1] = I32(0);
     for (size_t g = 0; g < 4; ++g) {
-      const char* codes = w + 64 * g + 16 * first;
+      const char* codes = w + 64 + 64 * g + 16 * first;
       const I32 w0 = simd::load_bytes(codes), w1 = simd::load_bytes(codes + 16);
       for (size_t r = 0; r < R; ++r) {
         const char* row = x + r * x_stride + g * Dot::kStep;
@@ -60,8 +60,8 @@ struct Q4 {
         sums[r][1] = Dot::add4(sums[r][1], w1, low, high);
       }
     }
-    const uint16_t* numbers_w = reinterpret_cast<const uint16_t*>(w + 256) + 4 * first;
-    const simd::Pair scales = simd::widen_finite_f16(numbers_w), lows = simd::widen_finite_f16(numbers_w + kPanel);
+    const uint16_t* const halves = reinterpret_cast<const uint16_t*>(w) + 4 * first;
+    const simd::Pair scales = simd::widen_finite_f16(halves), lows = simd::widen_finite_f16(halves + kPanel);
     for (size_t r = 0; r < R; ++r) {
       const char* numbers = x + r * x_stride + kNumbers;
       const F32 step = simd::splat(simd::load_float(numbers)), sum = simd::splat(simd::load_float(numbers + 4));
