@@ -12,9 +12,7 @@ namespace {
 
 using namespace testing;
 
-double value(const Codes& codes, size_t i) {
-  return static_cast<double>(codes.low) + static_cast<double>(codes.scale) * codes.codes[i];
-}
+double value(const Codes& codes, size_t i) { return static_cast<double>(codes.low) + static_cast<double>(codes.scale) * codes.codes[i]; }
 
 double squared_error(const Codes& codes, const float* w) {
   double sum = 0;
