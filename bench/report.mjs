@@ -115,7 +115,7 @@ export function report({ machine, versions, runs, measured, leftOut, curves, mem
   const parts = [
     '# Benchmarks',
     `${machine}. ${versions}. Medians of ${runs} repetitions, one of each contender in turn; one thread unless said (x2: two); random weights; headless Chromium unless said.\n`,
-    'Made by `npm run bench`. A floor is what this library is to reach; the machine moves, so only ratios within one run count.\n',
+    'Made by `npm run bench`. A floor is what this library is to reach; the machine moves, so only ratios within one run count. "Same output" compares greedy tokens, or numbers, with those of the first of its table: all have the same weights, but random ones leave near-ties, which the 16-bit cache of wllama and few bits decide otherwise.\n',
     '![Speed beside the peers](benchmarks.svg)\n',
     floorsTable(judged),
     ...measured.map((entry) => `\n## ${entry.row.title}\n\n${rowTable(entry)}`),
