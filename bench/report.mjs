@@ -92,8 +92,17 @@ export function rowTable({ row, results, facts, errors }) {
     ...metrics.map((metric) => figure(results[name][metric], metric)),
     ...extra.map(([, show]) => show(facts[name] ?? {})),
   ]);
+  const grown = names
+    .filter((name) => facts[name]?.memory)
+    .map((name) => {
+      const { lengths, memory } = facts[name];
+      const list = (part) => memory.map((at) => megabytes(at[part])).join(', ');
+      return `${name} after ${lengths.join(', ')} tokens: cache ${list('cache')}; activations ${list('arena')}.`;
+    });
   const failures = Object.entries(errors).map(([name, message]) => `${name}: ${message}`);
-  return [table(['', ...metrics, ...extra.map(([title]) => title)], lines), ...failures.map((line) => `\n${line}`)].join('\n');
+  return [table(['', ...metrics, ...extra.map(([title]) => title)], lines), ...[...grown, ...failures].map((line) => `\n${line}`)].join(
+    '\n',
+  );
 }
 
 /** Milliseconds and memory by number of tokens. */

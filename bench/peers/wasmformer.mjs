@@ -31,13 +31,15 @@ export async function open({ base, dist, model, dtype, threads, cacheDtype, work
       const [result] = await lm.forward({ inputIds: [ids] });
       return { ms: performance.now() - start, values: Array.from((result.lastHiddenState ?? result.logits).data.subarray(0, 8)) };
     },
-    /** Reads `texts`, each the beginning of the next, into one cache. Its number, and the memory after each. */
+    /** Reads `texts`, each the beginning of the next, into one cache. Its number, and the memory after each, other caches left out. */
     async remember(texts) {
+      const others = (await lm.memory()).cache;
       const cache = await lm.createCache();
       const memory = [];
       for (const ids of texts) {
         await generate(ids, 1, { cache });
-        memory.push(await lm.memory());
+        const now = await lm.memory();
+        memory.push({ ...now, cache: now.cache - others });
       }
       return { index: caches.push({ cache, ids: texts.at(-1) }) - 1, memory };
     },
