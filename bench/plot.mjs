@@ -29,8 +29,8 @@ const scale = (low, high, from, to) => (value) => from + ((to - from) * Math.log
 
 /** Bars from 1 to each ratio, on a logarithmic axis, with its floor as a mark. */
 function ratios(judged, width) {
-  const shown = judged.filter(({ value, least, theirs }) => value !== undefined && least && !theirs.includes("machine's"));
-  const [left, top, line] = [330, 34, 20];
+  const shown = judged.filter(({ value, least, theirs }) => value !== undefined && least && /^(wasm|onnx|trans|wllama)/.test(theirs));
+  const [left, top, line] = [460, 34, 20];
   const values = shown.flatMap(({ value, floor }) => [value, floor]);
   const [low, high] = [Math.min(0.5, ...values) * 0.95, Math.max(2, ...values) * 1.3];
   const x = scale(low, high, left, width - 20);
@@ -89,7 +89,7 @@ function scaling(curves, width) {
 
 /** The text of an SVG file. `judged` as report.mjs has it; `curves` of the scaling row, or none. */
 export function plot({ judged, curves }) {
-  const width = 860;
+  const width = 980;
   const panels = [ratios(judged, width), ...(curves ? [scaling(curves, width)] : [])];
   let y = 10;
   const groups = panels.map(({ height, parts }) => {
