@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { cpSync, writeFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { launchChromium, openPage } from '../../scripts/chromium.mjs';
@@ -29,7 +30,7 @@ after(async () => {
   installed?.remove();
 });
 
-/** Opens the page, waits for its outcome, and expects the tokens that Node gave, and a clean console. */
+/** Opens the page, waits for its outcome, and expects the tokens that Node gave, and a clean console. Returns the page's `threads`. */
 async function expectText(url) {
   const { context, page, problems } = await openPage(browser);
   try {
@@ -45,6 +46,7 @@ async function expectText(url) {
     assert.equal(outcome.text, expected.text);
     assert.equal(await page.textContent('output'), expected.text);
     assert.deepEqual(problems, []);
+    return await page.evaluate(() => globalThis.threads);
   } finally {
     await context.close();
   }
@@ -75,11 +77,15 @@ test('a Vite app, built, served under a sub-path', async () => {
   const app = copyApp(installed.folder, 'vite-app');
   const log = await run(process.execPath, [vite, 'build', '--base', './'], { cwd: app, quiet: true, capture: true, timeout: 120_000 });
   assert.doesNotMatch(log, /warn|externalized/i, log);
-  const server = await serve(join(app, 'dist'), { base: '/deep/down/' });
-  try {
-    await expectText(server.url);
-  } finally {
-    await server.close();
+  for (const isolated of [false, true]) {
+    const server = await serve(join(app, 'dist'), { base: '/deep/down/', isolated });
+    try {
+      // The bundled worker's script makes threads of itself.
+      const threads = await expectText(server.url);
+      assert.equal(threads, isolated ? Math.min(availableParallelism(), 8) : 1);
+    } finally {
+      await server.close();
+    }
   }
 });
 
