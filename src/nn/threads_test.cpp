@@ -68,8 +68,9 @@ TEST_CASE("operations have the same bits on any number of threads", "[ops][threa
   SECTION("sums and activations") {
     same_on_all([&](Context& ctx, const Tensor& x) { return add(ctx, x, layer_norm(ctx, x, scale, shift, 1e-5f)); });
     same_on_all([&](Context& ctx, const Tensor& x) { return activate(ctx, kernels::Activation::kGelu, x); });
-    same_on_all(
-        [&](Context& ctx, const Tensor& x) { return gated(ctx, kernels::Activation::kSilu, x.columns(0, D / 2), x.columns(D / 2, D / 2)); });
+    same_on_all([&](Context& ctx, const Tensor& x) {
+      return gated(ctx, kernels::Activation::kSilu, x.columns(0, D / 2), x.columns(D / 2, D / 2));
+    });
   }
   SECTION("rope") {
     const auto cos = random_values(T * 5, 5), sin = random_values(T * 5, 6);

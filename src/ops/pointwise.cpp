@@ -57,9 +57,8 @@ Tensor add(Context& ctx, const Tensor& a, const Tensor& b) {
   check_contiguous("add", a);
   check_contiguous("add", b);
   if (ctx.tape == nullptr) {
-    ctx.share(a.size(), kSimple * a.size(), [&](size_t begin, size_t end, size_t) {
-      kernels::add(a.data + begin, b.data + begin, a.data + begin, end - begin);
-    });
+    ctx.share(a.size(), kSimple * a.size(),
+              [&](size_t begin, size_t end, size_t) { kernels::add(a.data + begin, b.data + begin, a.data + begin, end - begin); });
     return a;
   }
   Tensor y = ctx.tensor(a.rows, a.cols);
@@ -129,9 +128,8 @@ Tensor rms_norm(Context& ctx, const Tensor& x, const Weight& w, float offset, fl
 Tensor activate(Context& ctx, kernels::Activation activation, const Tensor& x) {
   check_contiguous("activate", x);
   if (ctx.tape == nullptr) {
-    ctx.share(x.size(), kCurved * x.size(), [&](size_t begin, size_t end, size_t) {
-      kernels::activate(activation, x.data + begin, x.data + begin, end - begin);
-    });
+    ctx.share(x.size(), kCurved * x.size(),
+              [&](size_t begin, size_t end, size_t) { kernels::activate(activation, x.data + begin, x.data + begin, end - begin); });
     return x;
   }
   Tensor y = ctx.tensor(x.rows, x.cols);
