@@ -84,6 +84,19 @@ test('info, config and tokenizer are plain snapshots', async () => {
   assert.ok(loaded <= total && overallLoaded === overallTotal);
 });
 
+test('cacheDtype f16 halves the cache', async () => {
+  const [exact, half] = await Promise.all([load(folder), load(folder, { cacheDtype: 'f16' })]);
+  assert.deepEqual([exact.info().cacheDtype, half.info().cacheDtype], ['f32', 'f16']);
+  const ratio = half.info().memory.cachePerToken / exact.info().memory.cachePerToken;
+  assert.ok(ratio < 0.51, String(ratio));
+  const prompt = { inputIds: [1, 2, 3] };
+  const kept = await Promise.all([exact, half].map(async (lm) => (await lm.generate(prompt, { maxNewTokens: 40 }).result).tokenIds.length));
+  assert.deepEqual(kept, [40, 40]);
+  const [a, b] = [(await exact.memory()).cache, (await half.memory()).cache];
+  assert.ok(b < 0.51 * a, `${b} of ${a}`);
+  await assert.rejects(load(folder, { cacheDtype: 'q8' }), code('invalid-argument', /cacheDtype: expected 'f32', 'f16', got "q8"/));
+});
+
 describe('options', () => {
   test('unknown or ill-typed ones are refused', async () => {
     await assert.rejects(load(files, { dtpe: 'f32' }), code('invalid-argument', /'dtpe'.*'dtype'/));

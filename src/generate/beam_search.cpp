@@ -10,6 +10,7 @@
 #include "core/error.hpp"
 #include "core/rng.hpp"
 #include "core/shape.hpp"
+#include "kernels/softmax.hpp"
 
 namespace wf::generate {
 
@@ -33,20 +34,13 @@ void keep_best(std::vector<T>& best, size_t most, const T& item, Before before) 
 
 // In place. As in Python, one NaN or +infinity, or nothing above -infinity, makes a row of NaN.
 void log_softmax(std::span<float> row) {
-  float highest = -kInfinity;
-  bool valid = true;
-  for (const float x : row) {
-    valid &= !std::isnan(x);
-    highest = std::max(highest, x);
-  }
-  if (!valid || !std::isfinite(highest)) {
+  const kernels::Peak peak = kernels::peak(row.data(), row.size());
+  if (!std::isfinite(peak.largest) || !std::isfinite(peak.sum)) {
     std::fill(row.begin(), row.end(), std::numeric_limits<float>::quiet_NaN());
     return;
   }
-  double sum = 0;
-  for (const float x : row) sum += std::exp(x - highest);
-  const float log_sum = static_cast<float>(std::log(sum));
-  for (float& x : row) x = x - highest - log_sum;
+  const float log_sum = std::log(peak.sum);
+  for (float& x : row) x = x - peak.largest - log_sum;
 }
 
 }  // namespace

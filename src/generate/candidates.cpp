@@ -308,19 +308,21 @@ Choice Candidates::draw(double u) {
 }
 
 std::span<const Choice> Candidates::best(size_t n) {
-  n = std::min(n, list_.size());
   const float highest = this->highest();
   double sum = 0;
-  ranked_.clear();
-  for (size_t i = 0; i < list_.size(); ++i) {
-    sum += std::exp(list_[i].score - highest);
-    ranked_.push_back({list_[i].score, static_cast<uint32_t>(i)});
-  }
+  for (const Candidate& candidate : list_) sum += std::exp(candidate.score - highest);
+  return best(n, static_cast<float>(std::log(sum)));
+}
+
+std::span<const Choice> Candidates::best(size_t n, float log_sum) {
+  n = std::min(n, list_.size());
+  const float highest = this->highest();
+  rank();
   std::partial_sort(ranked_.begin(), ranked_.begin() + n, ranked_.end(),
                     [](const Ranked& a, const Ranked& b) { return a.key != b.key ? a.key > b.key : a.index < b.index; });
   best_.clear();
   for (size_t i = 0; i < n; ++i) {
-    best_.push_back({list_[ranked_[i].index].id, ranked_[i].key - highest - static_cast<float>(std::log(sum))});
+    best_.push_back({list_[ranked_[i].index].id, ranked_[i].key - highest - log_sum});
   }
   return best_;
 }

@@ -57,6 +57,7 @@ class Candidates {
   Choice draw(double u);
   // The n of the highest probability, best first, lower ids first among equals; fewer where fewer are left. Valid until the next call.
   std::span<const Choice> best(size_t n);
+  std::span<const Choice> best(size_t n, float log_sum);  // the same where the logarithm of the sum of e^(score - highest) is known
 
  private:
   struct Ranked {

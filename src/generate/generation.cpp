@@ -80,13 +80,11 @@ void Generation::choose(size_t index, const float* row) {
   }
   if (options_.sample) {
     choice = candidates_.draw(uniform({options_.seed, static_cast<uint32_t>(position), sequence.site}, 0));
-  } else if (options_.logprobs == 0) {
+  } else {
     choice = best_of(scores_);
   }
   if (options_.logprobs > 0) {
-    const auto best = candidates_.best(options_.logprobs);
-    if (best.empty()) fail_without_candidates();
-    if (!options_.sample) choice = best.front();
+    const auto best = options_.sample ? candidates_.best(options_.logprobs) : candidates_.best(options_.logprobs, -choice.logprob);
     step_.top.insert(step_.top.end(), best.begin(), best.end());
     emitted.top_count = best.size();
   }

@@ -1,9 +1,10 @@
 // Logits as natural logarithms of probabilities.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
+
+#include "kernels/softmax.hpp"
 
 namespace wf {
 
@@ -12,10 +13,9 @@ struct LogSum {
   float highest;
   float rest;
 
-  LogSum(const float* logits, size_t V) : highest(*std::max_element(logits, logits + V)) {
-    double sum = 0;
-    for (size_t v = 0; v < V; ++v) sum += std::exp(logits[v] - highest);
-    rest = static_cast<float>(std::log(sum));
+  LogSum(const float* logits, size_t V) {
+    const kernels::Peak peak = kernels::peak(logits, V);
+    highest = peak.largest, rest = std::log(peak.sum);
   }
   float log_probability(float logit) const { return logit - highest - rest; }
 };

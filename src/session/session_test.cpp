@@ -542,6 +542,42 @@ TEST_CASE("session: matrices are kept in the file's format, or in the one asked 
   CHECK(bytes({{"dtype", std::string("F32")}}, DType::kBF16) == f32);
 }
 
+TEST_CASE("session: keys and values in f16 take half the memory, and a row's bits still depend on its own sequence alone") {
+  const Values half{{"cacheDtype", std::string("F16")}};
+  for (const char* type : kModels) {
+    INFO(type);
+    const auto exact = loaded(type), session = loaded(type, half);
+    const auto cache_bytes = [&](const Values& options) {
+      Session planned(config_of("config.json", model_config(type)), config_of("load", options));
+      return planned.plan(std::vector(planned.parameters().size(), DType::kF32)).cache_per_token;
+    };
+    CHECK(cache_bytes(half) * 2 <= cache_bytes({}) + 16);  // a block's count of references stays
+    const Ids ids = random_ids(150, 1);
+    const auto whole = logits_in_parts(*session, ids, 1000), wide = logits_in_parts(*exact, ids, 1000);
+    for (const size_t part : {1u, 7u, 16u, 128u}) CHECK(same_bits(logits_in_parts(*session, ids, part)[0], whole[0]));
+    // Keys and values are rounded by 2^-11 of their size at most, twice a layer; the numbers here are of size one.
+    float worst = 0;
+    for (size_t i = 0; i < kVocab; ++i) worst = std::max(worst, std::abs(whole[0][i] - wide[0][i]));
+    CHECK(worst > 0);
+    CHECK(worst < 8 * 0x1p-11f);
+
+    const Prompts prompts = {random_ids(3, 2), random_ids(40, 3), random_ids(17, 5)};
+    const Values options = {{"maxNewTokens", 20.0}, {"doSample", true}, {"seed", 3.0}};
+    const Outcome batch = generated(*session, prompts, options);
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      const Outcome alone = generated(*session, {prompts[p]}, options);
+      CHECK(same_bits(alone.logprobs[0], batch.logprobs[p]));
+    }
+    const uint32_t cache = session->create_cache();
+    const Outcome first = generated(*session, {prompts[1]}, options, cache);
+    const uint32_t clone = session->clone_cache(cache);
+    session->truncate_cache(clone, 7);
+    CHECK(same_bits(generated(*session, {prompts[1]}, options, clone).logprobs[0], first.logprobs[0]));
+  }
+  CHECK(error_of([&] { loaded("gpt2", {{"cacheDtype", std::string("BF16")}}); }).message() ==
+        "[load] cacheDtype: expected F32 or F16, got 'BF16'");
+}
+
 TEST_CASE("session: a model beyond the address space is planned all the same, and refused with its bytes") {
   const Values config = {{"model_type", std::string("llama")}, {"vocab_size", 32000.0},     {"hidden_size", 4096.0},
                          {"num_attention_heads", 32.0},        {"num_hidden_layers", 32.0}, {"intermediate_size", 11008.0},
