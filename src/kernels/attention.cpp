@@ -107,9 +107,11 @@ struct Stream {
   return simd::sum(sum) == 0.0f;
 }
 
-// Numbers of one head and one span: those of block i begin at blocks[i]. In f32 where they lie, in f16 widened.
+// Numbers of one head and one span: those of block i begin at at[i], or at half[i] when they are left in f16.
 struct Blocks {
   const float* at[kBlocks];
+  const uint16_t* half[kBlocks];
+  bool is_half;
 };
 
 // Values of one head and one span: sixteen features of block i (kBlock, 16) at blocks.at[i], the next sixteen `step` floats on.
@@ -138,12 +140,16 @@ struct SpanReader {
   }
 
   // Only the blocks with a lane in `lanes` are there.
-  Blocks keys(size_t first, Seen lanes, size_t g) const {
+  // A single stream widens f16 as it goes, several have it done once.
+  Blocks keys(size_t first, Seen lanes, size_t g, size_t streams) const {
     const size_t at = keys_at(shape, g), length = shape.Dk * kBlock;
     Blocks found{};
+    found.is_half = cache.store == DType::kF16 && streams == 1;
     for (size_t lane = floor_block(lanes.begin); lane < lanes.end; lane += kBlock) {
       const float*& to = found.at[lane / kBlock];
-      if (cache.store == DType::kF32) {
+      if (found.is_half) {
+        found.half[lane / kBlock] = static_cast<const uint16_t*>(block(first + lane)) + at;
+      } else if (cache.store == DType::kF32) {
         to = static_cast<const float*>(block(first + lane)) + at;
       } else {
         to = room + lane * shape.Dk;
@@ -156,10 +162,16 @@ struct SpanReader {
   // Several streams want the blocks side by side, a few read them where they are.
   Values values(size_t first, Seen lanes, size_t g, size_t streams) const {
     const size_t Dv = shape.Dv, at = values_at(shape, g);
-    Values found{{}, 16 * kBlock, streams > 3 || cache.store != DType::kF32};
+    Values found{{}, 16 * kBlock, false};
+    found.blocks.is_half = cache.store == DType::kF16 && streams == 1 && Dv % 16 == 0;
+    found.side_by_side = streams > 3 || (cache.store == DType::kF16 && !found.blocks.is_half);
     if (found.side_by_side) found.step = 16 * kSpan;
     for (size_t lane = floor_block(lanes.begin); lane < lanes.end; lane += kBlock) {
       const float*& to = found.blocks.at[lane / kBlock];
+      if (found.blocks.is_half) {
+        found.blocks.half[lane / kBlock] = static_cast<const uint16_t*>(block(first + lane)) + at;
+        continue;
+      }
       if (!found.side_by_side) {
         to = static_cast<const float*>(block(first + lane)) + at;
         continue;
@@ -186,10 +198,12 @@ struct SpanReader {
 };
 
 // Scores (2, kSpan) of one or two streams that lie side by side, b null for one: the block at `lane`, for those that see it.
-void add_scores(const Stream& a, const Stream* b, size_t lane, const float* keys, size_t Dk, float* scores) {
+void add_scores(const Stream& a, const Stream* b, size_t lane, const Blocks& blocks, size_t Dk, float* scores) {
+  const float* keys = blocks.at[lane / kBlock];
   const bool left = a.lanes.meets(lane, kBlock), right = b != nullptr && b->lanes.meets(lane, kBlock);
   scores += lane;
   if (left && right) return tile_2(a.query, b->query, keys, kBlock, Dk, 1.0f, 1.0f, scores, scores + kSpan);
+  if (left && blocks.is_half) return tile_1_half(Half::kFiniteF16, a.query, blocks.half[lane / kBlock], Dk, scores);
   if (left) tile_1(a.query, keys, kBlock, Dk, 1.0f, scores);
   if (right) tile_1(b->query, keys, kBlock, Dk, 1.0f, scores + kSpan);
 }
@@ -203,10 +217,18 @@ void add_values(const Stream& a, const Stream* b, Seen lanes, const float* score
       const size_t at = lanes.begin, n = lanes.end - at;
       const float* rows = from[at / kBlock] + at % kBlock * 16;
       tile_2(scores + at, scores + kSpan + at, rows, 16, n, a.change, b->change, a.out + d, b->out + d);
+    } else if (values.blocks.is_half) {
+      tile_1_blocks_half(scores, values.blocks.half, lanes.begin, lanes.end, a.change, a.out + d);
     } else {
       tile_1_blocks(scores, from, lanes.begin, lanes.end, a.change, a.out + d);
     }
-    for (size_t i = lanes.begin / kBlock; i * kBlock < lanes.end; ++i) values.blocks.at[i] += values.step;
+    for (size_t i = lanes.begin / kBlock; i * kBlock < lanes.end; ++i) {
+      if (values.blocks.is_half) {
+        values.blocks.half[i] += values.step;
+      } else {
+        values.blocks.at[i] += values.step;
+      }
+    }
   }
   const size_t width = Dv - d;
   for (const Stream* s = &a; d < Dv && s != nullptr; s = s == &a ? b : nullptr, scores += kSpan) {
@@ -223,7 +245,7 @@ void score(Stream* streams, size_t count, Seen lanes, const Blocks& keys, size_t
   for (size_t i = 0; i < count; i += 2) {
     const Stream* second = i + 1 < count ? &streams[i + 1] : nullptr;
     for (size_t lane = floor_block(lanes.begin); lane < lanes.end; lane += kBlock) {
-      add_scores(streams[i], second, lane, keys.at[lane / kBlock], Dk, scores + i * kSpan);
+      add_scores(streams[i], second, lane, keys, Dk, scores + i * kSpan);
     }
   }
 }
@@ -325,7 +347,7 @@ void attention(const AttentionShape& shape, const AttentionMask& mask, const flo
       std::memset(scores, 0, heads * count * kSpan * sizeof(float));
       for (size_t i = 0; i < heads; ++i) {
         for (size_t j = i * count; j < (i + 1) * count; ++j) streams[j].enter(first);
-        score(streams + i * count, count, lanes, reader.keys(first, lanes, g + i), Dk, scores + i * count * kSpan);
+        score(streams + i * count, count, lanes, reader.keys(first, lanes, g + i, count), Dk, scores + i * count * kSpan);
       }
       reader.touch(first, lanes, values_at(shape, g), Dv * kBlock);
       if (first + kSpan < all.end) reader.touch(first + kSpan, all.within(first + kSpan), keys_at(shape, g), Dk * kBlock);
@@ -355,7 +377,7 @@ void attention_weights(const AttentionShape& shape, const AttentionMask& mask, c
       for (size_t first = s.keys.begin / kSpan * kSpan; first < s.keys.end; first += kSpan) {
         s.enter(first);
         std::memset(scratch, 0, kSpan * sizeof(float));
-        score(&s, 1, s.lanes, reader.keys(first, s.lanes, h / group), shape.Dk, scratch);
+        score(&s, 1, s.lanes, reader.keys(first, s.lanes, h / group, 1), shape.Dk, scratch);
         finish_scores(mask, h, t, first, s.lanes, scratch);
         std::copy(scratch + s.lanes.begin, scratch + s.lanes.end, target + first + s.lanes.begin);
       }

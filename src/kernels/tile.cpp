@@ -70,6 +70,23 @@ void tile_1_blocks(const float* a, const float* const* blocks, size_t begin, siz
   finish(splat(factor), s0, s1, s2, s3, c);
 }
 
+void tile_1_blocks_half(const float* a, const uint16_t* const* blocks, size_t begin, size_t end, float factor, float* c) {
+  F32 s0 = simd::zero(), s1 = s0, s2 = s0, s3 = s0;
+  for (size_t k = begin; k < end;) {
+    const uint16_t* b = blocks[k / 16] + k % 16 * 16;
+    const size_t stop = k / 16 * 16 + 16 < end ? k / 16 * 16 + 16 : end;
+    for (; k < stop; ++k, b += 16) {
+      const F32 x = splat(a[k]);
+      const simd::Pair p = simd::widen_finite_f16(b), q = simd::widen_finite_f16(b + 8);
+      s0 = mul_add(x, p.low, s0);
+      s1 = mul_add(x, p.high, s1);
+      s2 = mul_add(x, q.low, s2);
+      s3 = mul_add(x, q.high, s3);
+    }
+  }
+  finish(splat(factor), s0, s1, s2, s3, c);
+}
+
 void add_product(const float* a, size_t a_stride, size_t M, const float* b, size_t K, float* c, size_t c_stride, size_t width) {
   if (width == 16) {
     size_t m = 0;

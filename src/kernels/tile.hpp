@@ -17,6 +17,8 @@ void tile_1(const float* a, const float* b, size_t stride, size_t K, float facto
 void tile_2(const float* a0, const float* a1, const float* b, size_t stride, size_t K, float factor0, float factor1, float* c0, float* c1);
 // c (16) = factor c + the sum of a[k] b[k] for k in [begin, end), where row k of b (16) is row k % 16 of blocks[k / 16] (16, 16).
 void tile_1_blocks(const float* a, const float* const* blocks, size_t begin, size_t end, float factor, float* c);
+// The same where the numbers of b are finite f16, to the bits of tile_1_blocks with b widened.
+void tile_1_blocks_half(const float* a, const uint16_t* const* blocks, size_t begin, size_t end, float factor, float* c);
 // c (M, width) += a (M, K) b (K, 16), for the first width <= 16 columns; a_stride and c_stride floats between rows.
 void add_product(const float* a, size_t a_stride, size_t M, const float* b, size_t K, float* c, size_t c_stride, size_t width);
 // How the numbers of a panel are widened: f16 where none is infinite or NaN, any f16, bf16.
