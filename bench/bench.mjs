@@ -11,7 +11,7 @@ import { root } from '../scripts/run.mjs';
 import { libraries, openInNode, openInPage, parseContender } from './contenders.mjs';
 import { prepareModel } from './files.mjs';
 import { plot } from './plot.mjs';
-import { between, floorsTable, judge, report, rowTable } from './report.mjs';
+import { between, floorsTable, judge, report, rowTable, summaryTable } from './report.mjs';
 import { rows, scalingCurves } from './rows.mjs';
 import { serve } from './server.mjs';
 import { firstSecond } from './stats.mjs';
