@@ -54,37 +54,41 @@ void tile_2(const float* a0, const float* a1, const float* b, size_t stride, siz
   finish(splat(factor1), t0, t1, t2, t3, c1);
 }
 
-void tile_1_blocks(const float* a, const float* const* blocks, size_t begin, size_t end, float factor, float* c) {
+namespace {
+
+// Sixteen numbers, widened where they are f16.
+struct Row {
+  simd::Pair low, high;
+};
+inline Row row_of(const float* b) { return {{load(b), load(b + 4)}, {load(b + 8), load(b + 12)}}; }
+inline Row row_of(const uint16_t* b) { return {simd::widen_finite_f16(b), simd::widen_finite_f16(b + 8)}; }
+
+template <class Number>
+inline void add_blocks(const float* a, const Number* const* blocks, size_t begin, size_t end, float factor, float* c) {
   F32 s0 = simd::zero(), s1 = s0, s2 = s0, s3 = s0;
   for (size_t k = begin; k < end;) {
-    const float* b = blocks[k / 16] + k % 16 * 16;
+    const Number* b = blocks[k / 16] + k % 16 * 16;
     const size_t stop = k / 16 * 16 + 16 < end ? k / 16 * 16 + 16 : end;
     for (; k < stop; ++k, b += 16) {
       const F32 x = splat(a[k]);
-      s0 = mul_add(x, load(b), s0);
-      s1 = mul_add(x, load(b + 4), s1);
-      s2 = mul_add(x, load(b + 8), s2);
-      s3 = mul_add(x, load(b + 12), s3);
+      const Row row = row_of(b);
+      s0 = mul_add(x, row.low.low, s0);
+      s1 = mul_add(x, row.low.high, s1);
+      s2 = mul_add(x, row.high.low, s2);
+      s3 = mul_add(x, row.high.high, s3);
     }
   }
   finish(splat(factor), s0, s1, s2, s3, c);
 }
 
+}  // namespace
+
+void tile_1_blocks(const float* a, const float* const* blocks, size_t begin, size_t end, float factor, float* c) {
+  add_blocks(a, blocks, begin, end, factor, c);
+}
+
 void tile_1_blocks_half(const float* a, const uint16_t* const* blocks, size_t begin, size_t end, float factor, float* c) {
-  F32 s0 = simd::zero(), s1 = s0, s2 = s0, s3 = s0;
-  for (size_t k = begin; k < end;) {
-    const uint16_t* b = blocks[k / 16] + k % 16 * 16;
-    const size_t stop = k / 16 * 16 + 16 < end ? k / 16 * 16 + 16 : end;
-    for (; k < stop; ++k, b += 16) {
-      const F32 x = splat(a[k]);
-      const simd::Pair p = simd::widen_finite_f16(b), q = simd::widen_finite_f16(b + 8);
-      s0 = mul_add(x, p.low, s0);
-      s1 = mul_add(x, p.high, s1);
-      s2 = mul_add(x, q.low, s2);
-      s3 = mul_add(x, q.high, s3);
-    }
-  }
-  finish(splat(factor), s0, s1, s2, s3, c);
+  add_blocks(a, blocks, begin, end, factor, c);
 }
 
 void add_product(const float* a, size_t a_stride, size_t M, const float* b, size_t K, float* c, size_t c_stride, size_t width) {
