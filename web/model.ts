@@ -5,6 +5,7 @@ import type { ChatSettings, GenerateInput, LoadedModel } from './engine/messages
 import type { NativeParameter } from './engine/native.ts';
 import { GenerationStream } from './engine/stream.ts';
 import { WasmformerError } from './errors.ts';
+import { decodeIds, encodeTexts } from './ids.ts';
 import {
   checkBatch,
   checkCacheLength,
@@ -96,13 +97,7 @@ export class Model {
   tokenize(text: string, options?: { addSpecialTokens?: boolean }): Promise<number[]>;
   tokenize(texts: readonly string[], options?: { addSpecialTokens?: boolean }): Promise<number[][]>;
   async tokenize(text: string | readonly string[], options?: { addSpecialTokens?: boolean }): Promise<number[] | number[][]> {
-    const settings = checkOptions('tokenize', options, ['addSpecialTokens']);
-    const texts = reading('tokenize', () => (typeof text === 'string' ? [text] : Array.isArray(text) ? Array.from(text) : [null]));
-    if (!texts.every((item) => typeof item === 'string')) {
-      throw new WasmformerError('invalid-argument', `[tokenize] text: expected a string or an array of strings, got ${typeof text}`);
-    }
-    const found = await this.#client.call<number[][]>('tokenize', [texts, settings]);
-    return typeof text === 'string' ? found[0] : found;
+    return encodeTexts('tokenize', (...args) => this.#client.call('tokenize', args), text, options);
   }
 
   /** The text of token ids, or of each of several sequences. */
@@ -112,13 +107,7 @@ export class Model {
     ids: ArrayLike<number> | readonly ArrayLike<number>[],
     options?: { skipSpecialTokens?: boolean },
   ): Promise<string | string[]> {
-    const settings = checkOptions('decode', options, ['skipSpecialTokens']);
-    const { many, sequences } = reading('decode', () => {
-      const many = Array.isArray(ids) && typeof ids[0] === 'object';
-      return { many, sequences: Array.from(many ? ids : [ids], (list) => checkIds('decode', list)) };
-    });
-    const found = await this.#client.call<string[]>('decode', [sequences, settings]);
-    return many ? found : found[0];
+    return decodeIds('decode', (...args) => this.#client.call('decode', args), ids, options);
   }
 
   /** The prompt text that the model's chat template makes of messages. */

@@ -3,6 +3,7 @@ import type { ErrorCode } from './errors.ts';
 import type { Progress } from './files/context.ts';
 import type { Source } from './files/folder.ts';
 import type { EmbeddingInfo } from './task-types.ts';
+import type { TrainedTokenizer } from './train/tokenizer.ts';
 
 export type { Progress, Source };
 
@@ -371,8 +372,11 @@ export interface CreateOptions
   > {
   /** Where the random numbers start: an integer from 0 to 2^53 - 1. Default 0. The same seed gives the same weights in every engine. */
   seed?: number;
-  /** Where the tokenizer's files are, as for `load`; weights there are not looked at. Without it the model works with ids. */
-  tokenizer?: Source;
+  /**
+   * A tokenizer of `trainTokenizer`, or where its files are, as for `load`; weights there are not looked at. Without it the model works
+   * with ids.
+   */
+  tokenizer?: Source | TrainedTokenizer;
 }
 
 /** What a model says about its states: next tokens, masked tokens, labels of texts or tokens, answers' ends, or nothing. */

@@ -23,6 +23,7 @@ import {
 import type { CheckedPrompt, ForwardRequest, GenerateRequest } from '../options.ts';
 import type { FilePlatform } from '../platform/files.ts';
 import type { Pooling } from '../task-types.ts';
+import { tokenizerMethods } from '../train/tokenizer-host.ts';
 import type {
   ChatMessage,
   Dtype,
@@ -157,7 +158,10 @@ export class Engine {
       'clearFiles',
       'close',
     ] as const;
-    return Object.fromEntries(names.map((name) => [name, (this[name] as (...args: any[]) => unknown).bind(this)]));
+    return {
+      ...tokenizerMethods(this.#platform, describeTokenizer),
+      ...Object.fromEntries(names.map((name) => [name, (this[name] as (...args: any[]) => unknown).bind(this)])),
+    };
   }
 
   /** Makes the WebAssembly instance. */
