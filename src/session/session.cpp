@@ -240,6 +240,7 @@ uint32_t Session::hold(std::shared_ptr<HeldCache> cache) {
 const std::shared_ptr<HeldCache>& Session::held(uint32_t id) const {
   const auto found = caches_.find(id);
   if (found == caches_.end()) fail(Code::kInvalidArgument, "cache", "id: expected one that was created and not deleted, got ", id);
+  found->second->forget_unless(runtime_->weights_version);
   return found->second;
 }
 
@@ -264,8 +265,13 @@ size_t Session::cache_length(uint32_t id) const { return held(id)->cache.length(
 double Session::compute_gradients(const LossBatch& batch) {
   expect_loaded("gradients");
   if (!trainable_) fail(Code::kInvalidArgument, "gradients", "model: expected one loaded with trainable: true");
-  expect_next_token(*runtime_->model, "gradients");
-  return gradients(*runtime_->model, runtime_->arena, batch);
+  return gradients(*runtime_->model, runtime_->context(), batch);
+}
+
+std::unique_ptr<Training> Session::start_training(const Config& options) {
+  expect_loaded("train");
+  if (!trainable_) fail(Code::kInvalidArgument, "train", "model: expected one loaded with trainable: true");
+  return std::make_unique<Training>(runtime_, options);
 }
 
 }  // namespace wf
