@@ -310,7 +310,10 @@ export function checkLoadOptions(options: unknown): LoadOptions {
 export function checkCreateOptions(options: unknown): CreateOptions {
   const names = ['dtype', 'cacheDtype', 'signal', 'threads', 'deterministic', 'worker', 'trainable', 'wasmUrl', 'workerUrl'];
   const kinds = Object.fromEntries(names.map((name) => [name, loadOptions[name]]));
-  return reading('create', () => checkedLoadOptions(options, 'create', { ...kinds, seed: callOptions.seed, tokenizer: anything }));
+  return reading('create', () => {
+    const result = checkedLoadOptions(options, 'create', { ...kinds, seed, tokenizer: anything });
+    return { trainable: (result.dtype ?? 'f32') === 'f32', ...result };
+  });
 }
 
 function checkedLoadOptions(options: unknown, where = 'load', kinds = loadOptions): LoadOptions {
@@ -322,7 +325,8 @@ function checkedLoadOptions(options: unknown, where = 'load', kinds = loadOption
 
 /** Checks the options of a small call. */
 export function checkOptions<T>(where: string, options: T | undefined, names: (keyof T & string)[]): T {
-  const kinds: Record<string, Kind> = { addSpecialTokens: boolean, skipSpecialTokens: boolean, target: boolean, signal, cacheDir: string };
+  const flags = ['addSpecialTokens', 'skipSpecialTokens', 'target', 'optimizer'].map((name) => [name, boolean]);
+  const kinds: Record<string, Kind> = { ...Object.fromEntries(flags), signal, cacheDir: string };
   return reading(where, () => checked(where, options, Object.fromEntries(names.map((name) => [name, kinds[name] ?? anything])))) as T;
 }
 

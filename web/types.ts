@@ -54,7 +54,7 @@ export interface LoadOptions {
   deterministic?: boolean;
   /** `false` computes in the calling thread, which blocks it for one token or prefill chunk at a time. Default `true`. */
   worker?: boolean;
-  /** Keep the weights so that `gradients` works: in float32, with room for as many gradients. */
+  /** Keep the weights so that `train`, `gradients` and `save` work: in float32, with room for as many gradients. */
   trainable?: boolean;
   /** The `.wasm` file to use, of either SIMD level, in place of the one chosen of the two beside the package's own JavaScript. */
   wasmUrl?: string | URL;
@@ -624,6 +624,14 @@ export interface TrainStep {
   evalLoss?: number;
   /** What the model writes, at the steps `sampleEvery` asks for; of a model without a tokenizer the ids, with spaces between. */
   sample?: string;
+}
+
+/** How to save. */
+export interface SaveOptions {
+  /** Save the optimiser's state and the position in the data too: twice the model's size. Default `false`. */
+  optimizer?: boolean;
+  /** Abandons a save that waits for its turn. */
+  signal?: AbortSignal;
 }
 
 /** A file of a saved model. */

@@ -62,7 +62,10 @@ class Reader {
 let trainings = 0;
 
 /** Runs a training: each step when it is asked for. Whatever the data throw ends it with that. */
-export async function* train(client: Client, { request, data, evalData, signal }: CheckedTraining): AsyncGenerator<TrainStep, void, undefined> {
+export async function* train(
+  client: Client,
+  { request, data, evalData, signal }: CheckedTraining,
+): AsyncGenerator<TrainStep, void, undefined> {
   const reader = new Reader(data, 'example');
   const id = ++trainings;
   const send = async (from: Reader, held: boolean) => {

@@ -9,6 +9,9 @@ import { type Example, examplesOf, type Item, type Masks, masked, type Objective
 import type { TrainRequest, TrainSettings } from './options.ts';
 import { randomOf, shuffle } from './random.ts';
 
+/** The name of `trainer_state.json`'s layout. */
+export const format = 'wasmformer-trainer-1';
+
 /** Where a training is in its data. */
 export interface Position {
   /** Passes over the data that are done. */
@@ -22,7 +25,7 @@ export interface Position {
 
 /** What a training is gone on with; `trainer_state.json`. */
 export interface TrainerState {
-  format: 'wasmformer-trainer-1';
+  format: string;
   step: number;
   position: Position;
   /** Of an array how many, to tell whether it is the same; of a stream null. */
@@ -33,7 +36,7 @@ export interface TrainerState {
 export interface Resumable {
   state: TrainerState;
   /** First and second moments of a weight. */
-  moments(name: string): Promise<[Float32Array, Float32Array]>;
+  moments(name: string): [first: Float32Array, second: Float32Array];
 }
 
 /** What a training needs of the engine. */
@@ -74,7 +77,7 @@ function fail(what: string, expected: string, got: unknown): never {
 export class Training {
   readonly #host: TrainHost;
   readonly #request: TrainRequest;
-  readonly #resumed: Resumable | null;
+  #resumed: Resumable | null;
   readonly #settings: TrainSettings;
   readonly #reading: Reading;
   readonly #masks: Masks | null;
@@ -137,7 +140,7 @@ export class Training {
     const { signal } = call;
     this.#call = call;
     if (!this.#updates) {
-      await this.#host.queued(() => this.#begin(), signal);
+      await this.#host.queued(async () => this.#begin(), signal);
       this.#updates = this.#run();
     }
     if (this.#step >= this.#steps) return null;
@@ -148,7 +151,7 @@ export class Training {
   }
 
   /** Everything is known of an array by now, nothing of a stream: what can be refused is refused here. */
-  async #begin(): Promise<void> {
+  #begin(): void {
     const { native, session } = this.#host;
     const { streams, hasEval } = this.#request;
     const { evalFraction, evalEvery, steps, epochs, native: chosen } = this.#settings;
@@ -158,7 +161,11 @@ export class Training {
     if (this.#resumed) {
       const { examples } = this.#resumed.state;
       if (examples !== (streams ? null : count)) {
-        fail('dataset', examples === null ? 'an iterable, as before' : `the ${examples} examples of before`, streams ? 'an iterable' : count);
+        fail(
+          'dataset',
+          examples === null ? 'an iterable, as before' : `the ${examples} examples of before`,
+          streams ? 'an iterable' : count,
+        );
       }
     }
     if (!hasEval && (evalFraction || evalEvery)) this.#holdOut(evalFraction ?? 0.1);
@@ -182,11 +189,12 @@ export class Training {
     if (!this.#resumed) return;
     const { state, moments } = this.#resumed;
     for (const [index, { name }] of native.call(() => session.parameters()).entries()) {
-      const [first, second] = await moments(name);
+      const [first, second] = moments(name);
       native.call(() => training.setMoments(index, first, second));
     }
     native.call(() => training.setStep(state.step));
     this.#step = state.step;
+    this.#resumed = null;
   }
 
   /** Sets some of the examples apart. */
@@ -319,9 +327,7 @@ export class Training {
 
   #batch(examples: Example[], ...keys: number[]): Record<string, Int32Array[]> {
     const masks = this.#masks;
-    const all = examples.map((example) =>
-      example.labels === null && masks ? masked(example, masks, this.#seed, ...keys) : example,
-    );
+    const all = examples.map((example) => (example.labels === null && masks ? masked(example, masks, this.#seed, ...keys) : example));
     const decoderInputIds = all.flatMap((example) => example.decoderInputIds ?? []);
     return {
       inputIds: all.map(({ inputIds }) => inputIds),
@@ -336,22 +342,22 @@ export class Training {
     return this.#reading.objective === 'seq2seq' ? inputIds : inputIds.subarray(0, Math.min(8, Math.ceil(inputIds.length / 2)));
   }
 
-  /** What it takes to go on with it, or null before its first step. */
+  /** What it takes to go on with it; null where it has not begun. */
   get resumable(): Resumable | null {
     const { native, session } = this.#host;
     const training = this.#native;
-    if (!training) return null;
+    if (!training) return this.#resumed;
     const count = this.#examples.length + (this.#request.hasEval ? 0 : this.#held.length);
     const names = native.call(() => session.parameters()).map(({ name }) => name);
     return {
       state: {
-        format: 'wasmformer-trainer-1',
+        format,
         step: this.#step,
         position: this.#position,
         examples: this.#request.streams ? null : count,
         settings: this.#settings,
       },
-      moments: async (name) => {
+      moments: (name) => {
         const { first, second } = native.call(() => training.moments(names.indexOf(name)));
         return [first.data, second.data];
       },
@@ -370,7 +376,10 @@ function readingOf({ info, generationConfig, tokenizer }: TrainHost, settings: T
   const { contextLength, contextIsWall, encoderDecoder, encoderOnly, head, architecture, vocabSize, sourceVocabSize } = info;
   const objective: Objective = encoderDecoder ? 'seq2seq' : encoderOnly ? 'masked' : 'causal';
   if (head !== 'language' && head !== 'masked-language') {
-    throw new WasmformerError('unsupported', `[train] model: expected one that predicts tokens, got ${architecture} with the head '${head}'`);
+    throw new WasmformerError(
+      'unsupported',
+      `[train] model: expected one that predicts tokens, got ${architecture} with the head '${head}'`,
+    );
   }
   if ((settings.objective ?? objective) !== objective) {
     throw new WasmformerError('unsupported', `[train] objective: expected '${objective}' for ${architecture}, got '${settings.objective}'`);
