@@ -33,16 +33,29 @@ Tensor checkpointed(Context& ctx, Tensor x, const Block& block, const Tensor* be
   const Tensor other = beside == nullptr ? Tensor() : *beside;
   ctx.tape->record([&ctx, x, y, other, block, drops, inner] {
     if (!ctx.tape->reached(y)) return;
-    // What outlives the block is made before the mark.
-    const float* dy = ctx.tape->gradient(y);
-    ctx.tape->gradient(x);
+    float* const dy = ctx.tape->gradient(y);
+    // What outlives the block is made before the mark. Nobody asks for dy any more, so that dx takes its place: the gradients of all
+    // blocks need room for one.
     ctx.tape->gradient(other);
+    const bool takes_over = x.gradient != nullptr && x.gradient->data == nullptr && x.gradient->floats == y.gradient->floats;
+    float* const dx = takes_over ? dy : ctx.tape->gradient(x);
     const Arena::Mark mark = ctx.arena.mark();
     Dropout again = drops;
     Tape tape(ctx.arena);
     Context twice = inner(ctx, tape, ctx.dropout == nullptr ? nullptr : &again);
     twice.observer = nullptr;
-    tape.backward(block(twice, x), dy, y.stride);
+    Tensor input = x;
+    tape.track(input);
+    tape.backward(block(twice, input), dy, y.stride);
+    const float* const made = tape.gradient(input);
+    if (takes_over) {
+      std::memcpy(dx, made, x.rows * x.stride * sizeof(float));
+      x.gradient->data = dx;
+    } else if (dx != nullptr) {
+      for (size_t r = 0; r < x.rows; ++r) {
+        for (size_t i = 0; i < x.cols; ++i) dx[r * x.stride + i] += made[r * x.stride + i];
+      }
+    }
     ctx.arena.release(mark);
   });
   return y;

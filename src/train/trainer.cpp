@@ -15,6 +15,7 @@ namespace wf {
 namespace {
 
 constexpr const char* kWhere = "train";
+constexpr size_t kRehearsal = size_t{1} << 31;  // weights times tokens
 constexpr uint32_t kSites = 1 << 16;  // of dropout, that a micro-batch may use
 
 uint64_t weight_bytes(const Weight& weight) {
@@ -97,7 +98,10 @@ uint64_t Trainer::moment_bytes(const Model& model) {
 // Memory is a number of bytes, so many a token, and so many for each pair of tokens of a sequence: three passes tell.
 uint64_t Trainer::workspace_bytes() {
   const size_t wall = model_.info().positions_are_a_wall ? model_.info().context : SIZE_MAX;
-  const size_t length = std::max<size_t>(std::min({options_.longest, wall, size_t{16}}) / 2, 1);
+  // Few enough tokens for a second, as many as that of those that will come: some workspace stops growing at a tile.
+  const uint64_t weights = std::max<uint64_t>(moment_bytes(model_) / (2 * sizeof(float)), 1);
+  const size_t affordable = static_cast<size_t>(std::clamp<uint64_t>(kRehearsal / weights, 16, 256));
+  const size_t length = std::max<size_t>(std::min({options_.longest, wall, affordable}) / 2, 1);
   const auto measured = [&](size_t sequences, size_t tokens) {
     Arena arena(size_t{1} << 12);
     Dropout dropout{options_.dropout, {options_.seed, 0, 0}};
