@@ -308,6 +308,23 @@ class ScoreHandle {
   std::unique_ptr<wf::Score> score_;
 };
 
+val parameters_of(const std::vector<wf::Parameter>& list, const std::string& prefix) {
+  val all = val::array();
+  for (const wf::Parameter& parameter : list) {
+    val entry = val::object();
+    entry.set("name", parameter.name);
+    std::vector<size_t> shape;
+    for (size_t i = 0; i < parameter.shape.rank(); ++i) shape.push_back(parameter.shape[i]);
+    entry.set("shape", list_of(shape));
+    entry.set("prefix", prefix);
+    if (!parameter.alias.empty()) entry.set("alias", parameter.alias);
+    if (!parameter.option.empty()) entry.set("option", parameter.option);
+    entry.set("dtype", std::string(wf::name_of(parameter.weight->dtype())));
+    all.call<void>("push", entry);
+  }
+  return all;
+}
+
 wf::LossBatch batch_from(const val& batch) {
   return {lists_from<int32_t>(batch["inputIds"]), lists_from<int32_t>(batch["decoderInputIds"]), lists_from<int32_t>(batch["labels"])};
 }
@@ -372,22 +389,7 @@ class SessionHandle {
   SessionHandle(const wf::Config& config, const wf::Config& options) : session_(config, options, threads.get()) {}
 
   val parameters() {
-    return guarded([&] {
-      val all = val::array();
-      for (const wf::Parameter& parameter : session_.parameters()) {
-        val entry = val::object();
-        entry.set("name", parameter.name);
-        std::vector<size_t> shape;
-        for (size_t i = 0; i < parameter.shape.rank(); ++i) shape.push_back(parameter.shape[i]);
-        entry.set("shape", list_of(shape));
-        entry.set("prefix", session_.prefix());
-        if (!parameter.alias.empty()) entry.set("alias", parameter.alias);
-        if (!parameter.option.empty()) entry.set("option", parameter.option);
-        entry.set("dtype", std::string(wf::name_of(parameter.weight->dtype())));
-        all.call<void>("push", entry);
-      }
-      return all;
-    });
+    return guarded([&] { return parameters_of(session_.parameters(), session_.prefix()); });
   }
 
   val plan(const val& names) {
@@ -539,6 +541,34 @@ class SessionHandle {
     });
   }
 
+  val add_adapter(const val& options) {
+    return guarded([&] {
+      session_.add_adapter(config_from("lora", options));
+      return parameters_of(session_.adapter_parameters(), "");
+    });
+  }
+  val adapter_parameter(size_t index) {
+    return guarded([&] { return tensor_of(session_.adapter_parameter(index)); });
+  }
+  val write_adapter(size_t index, const val& values) {
+    return guarded([&] {
+      session_.write_adapter(index, emscripten::convertJSArrayToNumberVector<float>(values));
+      return val::undefined();
+    });
+  }
+  val merge_adapter() {
+    return guarded([&] {
+      session_.merge_adapter();
+      return val::undefined();
+    });
+  }
+  val remove_adapter() {
+    return guarded([&] {
+      session_.remove_adapter();
+      return val::undefined();
+    });
+  }
+
   val start_training(const val& options) {
     return guarded([&] { return std::make_shared<TrainingHandle>(session_.start_training(config_from("train", options))); });
   }
@@ -611,7 +641,12 @@ EMSCRIPTEN_BINDINGS(wasmformer) {
       .function("cacheLength", &SessionHandle::cache_length)
       .function("deleteCache", &SessionHandle::delete_cache)
       .function("gradients", &SessionHandle::gradients)
-      .function("startTraining", &SessionHandle::start_training);
+      .function("startTraining", &SessionHandle::start_training)
+      .function("addAdapter", &SessionHandle::add_adapter)
+      .function("adapterParameter", &SessionHandle::adapter_parameter)
+      .function("writeAdapter", &SessionHandle::write_adapter)
+      .function("mergeAdapter", &SessionHandle::merge_adapter)
+      .function("removeAdapter", &SessionHandle::remove_adapter);
   emscripten::class_<TrainingHandle>("Training")
       .smart_ptr<std::shared_ptr<TrainingHandle>>("TrainingPointer")
       .function("accumulate", &TrainingHandle::accumulate)

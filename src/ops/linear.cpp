@@ -5,6 +5,7 @@
 #include "kernels/gemm.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/panels.hpp"
+#include "ops/adapter.hpp"
 #include "ops/ops.hpp"
 
 namespace wf {
@@ -12,13 +13,17 @@ namespace wf {
 namespace {
 
 void record_linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b, const Tensor& y) {
-  if (!w.trainable()) fail(Code::kUnsupported, "linear", "a gradient through frozen weights: expected a trainable model");
   float* db = b.present() ? b.gradient() : nullptr;  // not b itself: an absent one may be a temporary
   ctx.tape->record([&ctx, x, &w, db, y] {
     if (!ctx.tape->reached(y)) return;
     const float* dy = ctx.tape->gradient(y);
     const size_t T = y.rows, F = y.cols, D = x.cols;
-    if (float* dx = ctx.tape->gradient(x)) {
+    float* dx = ctx.tape->gradient(x);
+    if (!w.trainable()) {
+      if (dx != nullptr) add_input_gradient(ctx, w, dy, y.stride, dx, x.stride, T);
+      return;
+    }
+    if (dx != nullptr) {
       Scratch scratch(ctx, kernels::gemm_scratch(T, D, F));
       kernels::gemm(false, false, T, D, F, dy, y.stride, w.values(), D, true, dx, x.stride, scratch);
     }
@@ -50,6 +55,7 @@ Tensor linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b) {
     if (bias != nullptr) kernels::add_bias(y.data, bias, y.data, T, F);
   }
   if (ctx.tape != nullptr) record_linear(ctx, x, w, b, y);
+  for (const Adapter* adapter : w.adapters()) add_adapter(ctx, x, *adapter, y);
   return y;
 }
 

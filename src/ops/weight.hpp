@@ -11,6 +11,8 @@
 
 namespace wf {
 
+struct Adapter;
+
 class Weight {
  public:
   // kMatrix multiplies; kVocabulary does too or is looked up by rows, or both: token embeddings and heads, which lose most by few
@@ -52,6 +54,11 @@ class Weight {
   float* gradient() const { return const_cast<float*>(gradient_.floats()); }  // (rows, cols), null when frozen
   void clear_gradient();
 
+  // Low-rank changes of some of its rows (src/train/lora.hpp), which `linear` adds to what the matrix gives.
+  const std::vector<Adapter*>& adapters() const { return adapters_; }
+  void attach(Adapter& adapter) { adapters_.push_back(&adapter); }
+  void detach() { adapters_.clear(); }
+
  private:
   Weight(Use use, size_t rows, size_t cols) : use_(use), rows_(rows), cols_(cols) {}
 
@@ -62,6 +69,15 @@ class Weight {
   bool packed_ = false;
   Buffer data_;
   Buffer gradient_;
+  std::vector<Adapter*> adapters_;
+};
+
+// y[:, row .. row + F) += scale x A^T B^T (Hu et al. 2021, "LoRA", section 4.1).
+struct Adapter {
+  Weight a;  // (R, D)
+  Weight b;  // (F, R)
+  size_t row = 0;
+  float scale = 1;
 };
 
 }  // namespace wf

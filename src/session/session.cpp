@@ -185,11 +185,11 @@ void Session::draw_rows(double seed, size_t parameter, size_t begin, size_t coun
   load_rows(parameter, begin, count);
 }
 
-Array Session::parameter(size_t index) const {
-  expect_loaded("parameter");
-  if (index >= parameters().size()) fail(Code::kInvalidArgument, "parameter", "expected one of ", parameters().size(), ", got ", index);
-  const Parameter& parameter = parameters()[index];
-  runtime_->expect_room(uint64_t{parameter.shape.size()} * sizeof(float), "parameter", parameter.name);
+Array Session::read(const std::vector<Parameter>& list, const char* where, size_t index) const {
+  expect_loaded(where);
+  if (index >= list.size()) fail(Code::kInvalidArgument, where, "expected one of ", list.size(), ", got ", index);
+  const Parameter& parameter = list[index];
+  runtime_->expect_room(uint64_t{parameter.shape.size()} * sizeof(float), where, parameter.name);
   Array array{{}, std::vector<float>(parameter.shape.size())};
   for (size_t i = 0; i < parameter.shape.rank(); ++i) array.shape.push_back(parameter.shape[i]);
   parameter.read(array.data.data(), false);
@@ -270,8 +270,50 @@ double Session::compute_gradients(const LossBatch& batch) {
 
 std::unique_ptr<Training> Session::start_training(const Config& options) {
   expect_loaded("train");
-  if (!trainable_) fail(Code::kInvalidArgument, "train", "model: expected one loaded with trainable: true");
-  return std::make_unique<Training>(runtime_, options);
+  if (!trainable_ && lora_ == nullptr) {
+    fail(Code::kInvalidArgument, "train", "model: expected one loaded with trainable: true, or one with an adapter");
+  }
+  return std::make_unique<Training>(runtime_, lora_, options);
+}
+
+void Session::add_adapter(const Config& options) {
+  expect_loaded("lora");
+  if (lora_ != nullptr) fail(Code::kInvalidArgument, "lora", "model: expected one without an adapter, got one that has one");
+  const uint64_t bytes = Lora::bytes(*runtime_->model, options);
+  runtime_->make_room(bytes, "lora", "the adapter");
+  lora_ = std::make_shared<Lora>(*runtime_->model, options);
+  lora_bytes_ = static_cast<size_t>(bytes);
+  runtime_->weight_bytes += lora_bytes_;
+  ++runtime_->weights_version;
+}
+
+const std::vector<Parameter>& Session::adapter_parameters() const {
+  static const std::vector<Parameter> none;
+  return lora_ ? lora_->parameters().list() : none;
+}
+
+void Session::write_adapter(size_t index, std::span<const float> values) {
+  const std::vector<Parameter>& list = adapter_parameters();
+  if (index >= list.size()) fail(Code::kInvalidArgument, "lora", "parameter: expected one of ", list.size(), ", got ", index);
+  const Parameter& parameter = list[index];
+  if (values.size() != parameter.shape.size()) {
+    fail(Code::kShapeMismatch, "lora", parameter.name, ": expected ", parameter.shape.size(), " numbers, got ", values.size());
+  }
+  parameter.load(0, parameter.stored_rows(), values.data(), DType::kF32);
+  ++runtime_->weights_version;
+}
+
+void Session::merge_adapter() {
+  if (lora_ == nullptr) fail(Code::kInvalidArgument, "lora", "model: expected one with an adapter, got one without");
+  lora_->merge();
+  remove_adapter();
+}
+
+void Session::remove_adapter() {
+  if (lora_ == nullptr) return;
+  lora_.reset();
+  runtime_->weight_bytes -= std::exchange(lora_bytes_, 0);
+  ++runtime_->weights_version;
 }
 
 }  // namespace wf

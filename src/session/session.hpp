@@ -91,7 +91,7 @@ class Session {
   std::unique_ptr<Score> start_score(std::vector<std::vector<int32_t>> sequences);
 
   // A whole weight as stored, as floats; kOutOfMemory, with the bytes, where that cannot be had.
-  Array parameter(size_t index) const;
+  Array parameter(size_t index) const { return read(parameters(), "parameter", index); }
 
   // Caches that the caller holds, by id. An unknown id is kInvalidArgument, but may be deleted.
   uint32_t create_cache();
@@ -102,11 +102,20 @@ class Session {
 
   // Loss of a batch; the gradients are then read from the parameters (Parameter::read). Only of a trainable model.
   double compute_gradients(const LossBatch& batch);
-  // Likewise. Options as in train/trainer.hpp.
+  // Options as in train/trainer.hpp. Of a trainable model, or of one with an adapter, which is then what is trained.
   std::unique_ptr<Training> start_training(const Config& options);
+
+  // Low-rank changes of the weights (train/lora.hpp), one set at a time.
+  void add_adapter(const Config& options);
+  const std::vector<Parameter>& adapter_parameters() const;  // none without one
+  Array adapter_parameter(size_t index) const { return read(adapter_parameters(), "lora", index); }
+  void write_adapter(size_t index, std::span<const float> values);
+  void merge_adapter();  // into the weights; it is then gone
+  void remove_adapter();
 
  private:
   void expect_loaded(const char* where) const;
+  Array read(const std::vector<Parameter>& list, const char* where, size_t index) const;
   const std::shared_ptr<HeldCache>& held(uint32_t id) const;
   uint32_t hold(std::shared_ptr<HeldCache> cache);
 
@@ -116,6 +125,8 @@ class Session {
   Loader loader_;
   uint64_t planned_bytes_ = 0;
   bool loaded_ = false;
+  std::shared_ptr<Lora> lora_;
+  size_t lora_bytes_ = 0;
   std::map<uint32_t, std::shared_ptr<HeldCache>> caches_;
   uint32_t last_cache_ = 0;
 };

@@ -6,12 +6,13 @@
 
 namespace wf {
 
-Training::Training(std::shared_ptr<Runtime> runtime, const Config& options) : runtime_(std::move(runtime)) {
+Training::Training(std::shared_ptr<Runtime> runtime, std::shared_ptr<Lora> lora, const Config& options)
+    : runtime_(std::move(runtime)), lora_(std::move(lora)) {
   const TrainOptions parsed = TrainOptions::parse(options, runtime_->model->info());
-  expect_trainable(*runtime_->model, "train");
-  const uint64_t moments = Trainer::moment_bytes(*runtime_->model);
+  expect_trainable(*runtime_->model, trained(), "train");
+  const uint64_t moments = Trainer::moment_bytes(trained());
   runtime_->make_room(moments, "train", "the optimiser's state");
-  trainer_ = std::make_unique<Trainer>(*runtime_->model, runtime_->arena, runtime_->threads, parsed);
+  trainer_ = std::make_unique<Trainer>(*runtime_->model, trained(), runtime_->arena, runtime_->threads, parsed);
   const uint64_t workspace = trainer_->workspace_bytes();
   runtime_->make_room(moments + workspace - std::min<uint64_t>(workspace, runtime_->arena.bytes()), "train",
                       "the optimiser's state and the activations of a micro-batch");
@@ -28,7 +29,7 @@ TrainStep Training::update() {
 }
 
 const Parameter& Training::parameter(size_t index) const {
-  const auto& list = runtime_->model->parameters().list();
+  const auto& list = trained().list();
   if (index >= list.size()) fail(Code::kInvalidArgument, "train", "parameter: expected 0 to ", list.size() - 1, ", got ", index);
   return list[index];
 }

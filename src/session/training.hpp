@@ -6,14 +6,16 @@
 
 #include "session/forward.hpp"
 #include "session/runtime.hpp"
+#include "train/lora.hpp"
 #include "train/trainer.hpp"
 
 namespace wf {
 
 class Training {
  public:
-  // Options as in train/trainer.hpp. kOutOfMemory, with the bytes, before the moments are taken.
-  Training(std::shared_ptr<Runtime> runtime, const Config& options);
+  // Options as in train/trainer.hpp. `lora`: what is trained in place of the weights, or null. kOutOfMemory, with the bytes, before the
+  // moments are taken.
+  Training(std::shared_ptr<Runtime> runtime, std::shared_ptr<Lora> lora, const Config& options);
   ~Training();
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
@@ -23,7 +25,7 @@ class Training {
   LossSum evaluate(const LossBatch& batch) { return trainer().evaluate(batch); }
   void set_step(uint32_t step) { trainer().set_step(step); }
 
-  // The optimiser's state of a parameter, as it is stored.
+  // The optimiser's state of one of the parameters that are trained, as it is stored.
   struct Moments {
     Array first, second;
   };
@@ -32,9 +34,11 @@ class Training {
 
  private:
   Trainer& trainer() { return *trainer_; }
+  const Parameters& trained() const { return lora_ ? lora_->parameters() : runtime_->model->parameters(); }
   const Parameter& parameter(size_t index) const;
 
   std::shared_ptr<Runtime> runtime_;
+  std::shared_ptr<Lora> lora_;
   std::unique_ptr<Trainer> trainer_;
   size_t bytes_ = 0;  // of the optimiser's state
 };

@@ -113,12 +113,12 @@ LossSum head_loss(const Model& model, const Context& ctx, const Tensor& states, 
 
 size_t logit_floats(const Model& model, size_t rows) { return std::min(rows, rows_at_once(model)) * model.info().vocab_size; }
 
-void expect_trainable(const Model& model, const char* where) {
+void expect_trainable(const Model& model, const Parameters& trained, const char* where) {
   const HeadKind head = model.info().head;
   if (head != HeadKind::kLanguage && head != HeadKind::kMaskedLanguage) {
     fail(Code::kUnsupported, where, "a model whose head does not predict tokens");
   }
-  for (const Weight* weight : model.parameters().weights()) {
+  for (const Weight* weight : trained.weights()) {
     if (!weight->trainable()) fail(Code::kUnsupported, where, "expected a trainable model, got frozen weights");
   }
 }
@@ -171,7 +171,7 @@ LossSum add_gradients(const Model& model, const Context& ctx, const LossBatch& b
 }
 
 double gradients(const Model& model, const Context& ctx, const LossBatch& batch) {
-  expect_trainable(model, "gradients");
+  expect_trainable(model, model.parameters(), "gradients");
   expect_batch(model, batch, "gradients");
   for (Weight* weight : model.parameters().weights()) weight->clear_gradient();
   const std::vector<int32_t> wanted = targets(model, batch);

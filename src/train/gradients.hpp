@@ -23,10 +23,10 @@ struct LossSum {
   double mean() const { return sum / static_cast<double>(labels); }
 };
 
-// Throws unless the model can learn from the batch: weights that are not trainable or a head that does not predict tokens are
-// kUnsupported; lists that do not fit together, ids outside the vocabulary, sequences beyond learned positions, or no label at all are
-// kInvalidArgument, naming `where`.
-void expect_trainable(const Model& model, const char* where);
+// Throws unless the model can learn from the batch: weights among `trained` that are not trainable, or a head that does not predict
+// tokens, are kUnsupported; lists that do not fit together, ids outside the vocabulary, sequences beyond learned positions, or no label
+// at all are kInvalidArgument, naming `where`.
+void expect_trainable(const Model& model, const Parameters& trained, const char* where);
 void expect_batch(const Model& model, const LossBatch& batch, const char* where);
 
 // Cross-entropy of a batch that fits. Of `ctx` the arena, the threads, what is dropped and whether blocks are run again are used; the

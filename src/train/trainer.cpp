@@ -77,10 +77,10 @@ TrainOptions TrainOptions::parse(const Config& options, const ModelInfo& info) {
   return made;
 }
 
-Trainer::Trainer(const Model& model, Arena& arena, ThreadPool* threads, const TrainOptions& options)
-    : model_(model), arena_(arena), threads_(threads), options_(options) {
-  expect_trainable(model, kWhere);
-  for (Weight* weight : model.parameters().weights()) {
+Trainer::Trainer(const Model& model, const Parameters& trained, Arena& arena, ThreadPool* threads, const TrainOptions& options)
+    : model_(model), trained_(trained), arena_(arena), threads_(threads), options_(options) {
+  expect_trainable(model, trained, kWhere);
+  for (Weight* weight : trained.weights()) {
     const size_t bytes = static_cast<size_t>(weight_bytes(*weight));
     Moments& moments = moments_.emplace_back(Moments{weight, Buffer(bytes, "an optimiser's state"), Buffer(bytes, "an optimiser's state")});
     std::fill_n(moments.first.floats(), bytes / sizeof(float), 0.0f);
@@ -89,9 +89,9 @@ Trainer::Trainer(const Model& model, Arena& arena, ThreadPool* threads, const Tr
   clear();
 }
 
-uint64_t Trainer::moment_bytes(const Model& model) {
+uint64_t Trainer::moment_bytes(const Parameters& trained) {
   uint64_t bytes = 0;
-  for (const Weight* weight : model.parameters().weights()) bytes += 2 * weight_bytes(*weight);
+  for (const Weight* weight : trained.weights()) bytes += 2 * weight_bytes(*weight);
   return bytes;
 }
 
@@ -99,7 +99,7 @@ uint64_t Trainer::moment_bytes(const Model& model) {
 uint64_t Trainer::workspace_bytes() {
   const size_t wall = model_.info().positions_are_a_wall ? model_.info().context : SIZE_MAX;
   // Few enough tokens for a second, as many as that of those that will come: some workspace stops growing at a tile.
-  const uint64_t weights = std::max<uint64_t>(moment_bytes(model_) / (2 * sizeof(float)), 1);
+  const uint64_t weights = std::max<uint64_t>(moment_bytes(model_.parameters()) / (2 * sizeof(float)), 1);
   const size_t affordable = static_cast<size_t>(std::clamp<uint64_t>(kRehearsal / weights, 16, 256));
   const size_t length = std::max<size_t>(std::min({options_.longest, wall, affordable}) / 2, 1);
   const auto measured = [&](size_t sequences, size_t tokens) {
@@ -138,21 +138,22 @@ void Trainer::diverge(const char* what, double value) {
   const Parameter* culprit = nullptr;
   const char* of = "the largest gradient is that of ";
   std::vector<float> numbers;
-  const auto look = [&](bool gradients, const char* described) {
-    for (const Parameter& parameter : model_.parameters().list()) {
+  const auto look = [&](const Parameters& parameters, bool gradients, const char* described) {
+    for (const Parameter& parameter : parameters.list()) {
+      if (culprit != nullptr) return;
       numbers.resize(parameter.shape.size());
       parameter.read(numbers.data(), gradients);
       if (kernels::first_not_finite(numbers.data(), numbers.size()) == numbers.size()) continue;
       culprit = &parameter;
       of = described;
-      return;
     }
   };
-  look(false, "not finite first is ");
-  if (culprit == nullptr) look(true, "not finite first is the gradient of ");
+  look(model_.parameters(), false, "not finite first is ");
+  look(trained_, false, "not finite first is ");
+  look(trained_, true, "not finite first is the gradient of ");
   if (culprit == nullptr) {
     double most = -1;
-    for (const Parameter& parameter : model_.parameters().list()) {
+    for (const Parameter& parameter : trained_.list()) {
       numbers.resize(parameter.shape.size());
       parameter.read(numbers.data(), true);
       const double size = kernels::sum_of_squares(numbers.data(), numbers.size());

@@ -39,11 +39,12 @@ struct TrainStep {
 
 class Trainer {
  public:
-  // Takes memory for the moments. The model must be trainable; it and the arena outlive the trainer.
-  Trainer(const Model& model, Arena& arena, ThreadPool* threads, const TrainOptions& options);
+  // Takes memory for the moments. What is trained, the model's own parameters or changes of them (lora.hpp), must be trainable; all that
+  // is given outlives the trainer.
+  Trainer(const Model& model, const Parameters& trained, Arena& arena, ThreadPool* threads, const TrainOptions& options);
 
-  // Bytes of the moments of every weight.
-  static uint64_t moment_bytes(const Model& model);
+  // Bytes of the moments of every weight that is trained.
+  static uint64_t moment_bytes(const Parameters& trained);
   // About what the arena needs for the largest micro-batch, from passes over a few tokens. Leaves the gradients cleared.
   uint64_t workspace_bytes();
 
@@ -74,6 +75,7 @@ class Trainer {
   [[noreturn]] void diverge(const char* what, double value);
 
   const Model& model_;
+  const Parameters& trained_;
   Arena& arena_;
   ThreadPool* threads_;
   TrainOptions options_;

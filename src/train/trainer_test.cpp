@@ -139,7 +139,7 @@ TEST_CASE("micro-batches add up to the batch", "[train]") {
   const auto together = random_model(config_of(one.config), DType::kF32, true), apart = random_model(config_of(one.config), DType::kF32, true);
   Arena arena;
   const char* const options = R"({"dropout": 0, "learningRate": 0.01, "maxGradNorm": 0.5})";
-  Trainer first(*together, arena, nullptr, options_of(options, *together)), second(*apart, arena, nullptr, options_of(options, *apart));
+  Trainer first(*together, together->parameters(), arena, nullptr, options_of(options, *together)), second(*apart, apart->parameters(), arena, nullptr, options_of(options, *apart));
   const LossBatch whole = batch_for(one, 1);
   first.accumulate(whole);
   for (size_t s = 0; s < 3; ++s) {
@@ -158,7 +158,7 @@ TEST_CASE("training lowers the loss, and evaluation changes nothing", "[train]")
   CAPTURE(one.name);
   const auto model = random_model(config_of(one.config), DType::kF32, true);
   Arena arena;
-  Trainer trainer(*model, arena, nullptr, options_of(R"({"learningRate": 0.003, "dropout": 0.05})", *model));
+  Trainer trainer(*model, model->parameters(), arena, nullptr, options_of(R"({"learningRate": 0.003, "dropout": 0.05})", *model));
   const LossBatch batch = batch_for(one, 1);
   const double before = trainer.evaluate(batch).mean();
   const auto weights = all_weights(*model);
@@ -185,12 +185,12 @@ TEST_CASE("a trainer that goes on from another's moments takes the same steps, b
       trainer.update();
     }
   };
-  Trainer whole(*straight, arena, nullptr, options_of(options, *straight));
+  Trainer whole(*straight, straight->parameters(), arena, nullptr, options_of(options, *straight));
   steps(whole, 0, 6);
   const auto resumed = random_model(config_of(kCases[0].config), DType::kF32, true);
-  Trainer first(*resumed, arena, nullptr, options_of(options, *resumed));
+  Trainer first(*resumed, resumed->parameters(), arena, nullptr, options_of(options, *resumed));
   steps(first, 0, 3);
-  Trainer second(*resumed, arena, nullptr, options_of(options, *resumed));
+  Trainer second(*resumed, resumed->parameters(), arena, nullptr, options_of(options, *resumed));
   for (const Parameter& parameter : resumed->parameters().list()) {
     std::vector<float> m(parameter.shape.size()), v(parameter.shape.size());
     first.read_moments(parameter, m.data(), v.data());
@@ -204,7 +204,7 @@ TEST_CASE("a trainer that goes on from another's moments takes the same steps, b
 TEST_CASE("what diverges stops with the step and the tensor, and leaves the weights of the last step", "[train]") {
   const auto model = random_model(config_of(kCases[0].config), DType::kF32, true);
   Arena arena;
-  Trainer trainer(*model, arena, nullptr, options_of(R"({"dropout": 0})", *model));
+  Trainer trainer(*model, model->parameters(), arena, nullptr, options_of(R"({"dropout": 0})", *model));
   const LossBatch batch = batch_for(kCases[0], 1);
   trainer.accumulate(batch);
   trainer.update();
@@ -234,7 +234,7 @@ TEST_CASE("the planned workspace is what a micro-batch takes", "[train]") {
   CAPTURE(one.name, checkpointing);
   const auto model = random_model(config_of(one.config), DType::kF32, true);
   Arena arena(size_t{1} << 12);
-  Trainer trainer(*model, arena, nullptr,
+  Trainer trainer(*model, model->parameters(), arena, nullptr,
                   options_of(join(R"({"tokens": 480, "longest": 60, "checkpointing": )", checkpointing ? "true" : "false", "}").c_str(), *model));
   LossBatch batch;
   for (uint64_t s = 0; s < 8; ++s) {
