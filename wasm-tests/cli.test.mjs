@@ -1,7 +1,7 @@
 // The command line, as a process.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
@@ -198,4 +198,154 @@ test('a reader that leaves ends the program', async () => {
     onStdout: (child) => child.stdout.destroy(),
   });
   assert.notEqual(signal, 'SIGKILL');
+});
+
+const corpus = folder('corpus', {
+  'corpus.txt': 'To be, or not to be, that is the question.\n'.repeat(100),
+  'pairs.tsv': Array.from({ length: 60 }, (_, i) => `${i} and ${i + 1}\t${i + 1} und ${i}\n`).join(''),
+  'other.txt': 'Is that a question?\n'.repeat(20),
+});
+const small = [
+  '--layers',
+  '1',
+  '--d-model',
+  '16',
+  '--heads',
+  '2',
+  '--context',
+  '16',
+  '--batch-tokens',
+  '128',
+  '--threads',
+  '1',
+  '--seed',
+  '3',
+];
+const trained = (name, ...args) => {
+  const out = join(scratch, name);
+  return { out, args: ['train', join(corpus, 'corpus.txt'), '--out', out, ...small, ...args] };
+};
+
+test('train makes a model that can be loaded, and tells how it goes', async () => {
+  const { out, args } = trained('char', '--steps', '20', '--eval-every', '10', '--sample-every', '20', '--prompt', 'To be');
+  const { status, stdout, stderr } = await run(args);
+  assert.equal(status, 0, stderr);
+  assert.match(stderr, /^gpt2, [\d,]+ weights, 21 tokens, 1 threads$/m);
+  assert.match(stderr, /^step 1 of 20, loss 3\.\d{3}, [\d,]+ tokens\/s, \d+ s left$/m);
+  assert.match(stderr, /^step 10 of 20, loss \d\.\d{3}, held out \d\.\d{3}, /m);
+  assert.match(stderr, /^.*char: 20 steps, loss \d\.\d{3}, held out \d\.\d{3}$/m);
+  assert.match(stdout, /^--- step 20\nTo be[\s\S]*\n---\n$/);
+  const files = ['config.json', 'generation_config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json'];
+  assert.deepEqual(
+    files.filter((file) => !readdirSync(out).includes(file)),
+    [],
+  );
+  const { model_type, n_layer, n_embd, n_positions, vocab_size } = JSON.parse(readFileSync(join(out, 'config.json'), 'utf8'));
+  assert.deepEqual([model_type, n_layer, n_embd, n_positions, vocab_size], ['gpt2', 1, 16, 16, 21]);
+  const written = await run(['To be', '--model', out, '--max-new-tokens', '5', '--json']);
+  assert.equal(JSON.parse(written.stdout).tokenIds.length, 5, written.stderr);
+});
+
+test('an interrupted training is saved and gone on with, as if nothing had been', async () => {
+  const whole = trained('whole', '--steps', '120');
+  assert.equal((await run(whole.args)).status, 0);
+  const cut = trained('cut', '--steps', '120');
+  const stopped = await run(cut.args, {
+    onStderr: (child, text) => {
+      if (/^step \d/m.test(text) && !child.interrupted) child.interrupted = child.kill('SIGINT');
+    },
+  });
+  assert.equal(stopped.status, 130, stopped.stderr);
+  const [, step, command] = /saved after step (\d+)\. To go on: npx wasmformer (.*)\n$/.exec(stopped.stderr) ?? assert.fail(stopped.stderr);
+  assert.ok(step > 0 && step < 120, step);
+  const going = await run(command.split(' '));
+  assert.equal(going.status, 0, going.stderr);
+  assert.match(going.stderr, new RegExp(`^step ${+step + 1} of 120, `, 'm'));
+  const weights = ({ out }) => readFileSync(join(out, 'model.safetensors'));
+  assert.ok(weights(cut).equals(weights(whole)));
+  const over = await run(command.split(' '));
+  assert.match(over.stderr, /trained to its end, 120 steps; --steps with more of them goes on/);
+  const more = await run([...command.split(' '), '--steps', '130']);
+  assert.match(more.stderr, /130 steps, loss/);
+});
+
+test('train on pairs and on masked words, with another vocabulary, from a published model, as JSON', async () => {
+  const [pairs, text] = ['pairs.tsv', 'corpus.txt'].map((file) => join(corpus, file));
+  const train = async (name, ...args) => {
+    const out = join(scratch, name);
+    const { status, stdout, stderr } = await run([
+      'train',
+      ...args,
+      '--out',
+      out,
+      '--steps',
+      '4',
+      '--batch-tokens',
+      '128',
+      '--threads',
+      '1',
+    ]);
+    assert.equal(status, 0, stderr);
+    return { stdout, config: JSON.parse(readFileSync(join(out, 'config.json'), 'utf8')) };
+  };
+  const size = ['--layers', '1', '--d-model', '16', '--heads', '2', '--context', '32'];
+  const translate = await train('translate', pairs, '--preset', 'translate-small', '--tokenizer', 'char', ...size);
+  assert.equal(translate.config.model_type, 'transformer');
+  assert.match(translate.stdout, /^--- step 4\n/);
+  const bert = await train('bert', text, '--preset', 'bert-small', '--no-eval', ...size);
+  assert.equal(bert.config.model_type, 'bert');
+  const llama = await train(
+    'llama',
+    text,
+    '--preset',
+    'llama-small',
+    '--vocab-size',
+    '270',
+    '--eval',
+    join(corpus, 'other.txt'),
+    '--json',
+    ...size,
+  );
+  assert.deepEqual([llama.config.model_type, llama.config.vocab_size], ['llama', 270]);
+  const steps = llama.stdout
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+  assert.deepEqual(
+    steps.map(({ step }) => step),
+    [1, 2, 3, 4],
+  );
+  assert.ok(steps[3].evalLoss > 0 && steps[0].tokensPerSecond > 0);
+  const { config } = await train('tuned', text, '--model', model, '--lr', '0.001', '--max-length', '32');
+  assert.equal(config.model_type, 'llama');
+});
+
+test('mistakes in train: exit code 2, the reason on stderr, nothing written', async () => {
+  const text = join(corpus, 'corpus.txt');
+  const out = join(scratch, 'never');
+  for (const [args, message] of [
+    [[], /expected a text file/],
+    [[text], /expected --out FOLDER/],
+    [[join(corpus, 'none.txt'), '--out', out], /none\.txt: no such file/],
+    [[text, '--out', out, '--preset', 'char-tiny'], /--preset: expected one of char-small, .*, got 'char-tiny'/],
+    [[text, '--out', out, '--layer', '2'], /Unknown option '--layer': the nearest known is '--layers'/],
+    [[text, '--out', out, '--layers', '0'], /--layers: expected an integer from 1/],
+    [[text, '--out', out, '--steps', 'many'], /steps: expected an integer from 1 .* got "many"/],
+    [[text, '--out', out, '--dropout', '1'], /dropout: expected a number >= 0 and < 1, got 1/],
+    [[text, '--out', out, '--lr', 'x'], /learningRate: expected a number >= 0/],
+    [[text, '--out', out, '--tokenizer', 'wordpiece'], /--tokenizer: expected char, byte, bpe for char-small, got 'wordpiece'/],
+    [[text, '--out', out, '--resume'], /--resume: expected a folder that a training was saved in/],
+    [[text, '--out', out, '--resume', '--heads', '2'], /--heads belongs to a new model/],
+    [[text, '--out', out, '--model', model, '--preset', 'bpe-small'], /--preset belongs to a new model: it cannot be given with --model/],
+    [[text, '--out', out, '--no-eval', '--eval-every', '3'], /--no-eval/],
+    [[text, '--out', model], /holds a model already; --resume goes on with it/],
+    [['--out', out, '--help-me'], /Unknown option '--help-me'/],
+  ]) {
+    const { status, stdout, stderr } = await run(['train', ...args]);
+    assert.deepEqual([status, stdout], [2, ''], stderr);
+    assert.match(stderr, message);
+    assert.match(stderr, /wasmformer train --help/);
+  }
+  assert.match((await run(['--threads', '1', 'train', text])).stderr, /expected 'train' before its options/);
+  assert.match((await run(['train', '--help'])).stdout, /--preset NAME[\s\S]*char-small[\s\S]*--batch-tokens/);
 });

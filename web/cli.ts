@@ -1,30 +1,19 @@
 import { readFile } from 'node:fs/promises';
-import { parseArgs } from 'node:util';
+import { drawLoading, listFlags, liveLine, megabytes, parseFlags, UsageError, untilInterrupted } from './cli-flags.ts';
+import { train } from './cli-train.ts';
 import { cache, defaultModel, inspect, load } from './node.js';
-import { checkLoadOptions, describeOptions, nearestOf, type OptionWords, resolveGeneration } from './options.ts';
-import type { ChatOptions, Dtype, GenerateResult, LoadOptions, ModelInfo, Progress } from './types.ts';
+import { checkLoadOptions, describeOptions, resolveGeneration } from './options.ts';
+import type { ChatOptions, Dtype, GenerateResult, LoadOptions, ModelInfo } from './types.ts';
 
-/** A mistake on the command line: exit code 2. */
-class UsageError extends Error {}
-
-const kebabCase = (name: string) => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 const {
   load: { trainable: _, ...loadWords },
   generate: generateWords,
 } = describeOptions();
-const words: Record<string, OptionWords> = { ...loadWords, ...generateWords };
-const nameOf = new Map(Object.keys(words).map((name) => [kebabCase(name), name]));
 
 function help(): string {
-  const list = (options: Record<string, OptionWords>) =>
-    Object.entries(options)
-      .map(([name, { expected, type }]) => {
-        const flag = type === 'switch' ? `--[no-]${kebabCase(name)}` : `--${kebabCase(name)}`;
-        return type === 'switch' ? `  ${flag}` : `  ${flag.padEnd(36)} ${expected}`;
-      })
-      .join('\n');
   return `Usage:
   wasmformer PROMPT [options]      continue a text (from standard input where PROMPT is -)
+  wasmformer train FILE... --out FOLDER   train a new model; wasmformer train --help says more
   wasmformer info [SOURCE]         architecture, parameters, memory by dtype; loads no weights
   wasmformer cache list            what has been downloaded
   wasmformer cache clear [MODEL]   remove it, or one model's files
@@ -35,10 +24,10 @@ function help(): string {
   --help, --version
 
 Loading:
-${list(loadWords)}
+${listFlags(loadWords)}
 
 Generating (lists as 1,2,3 or JSON):
-${list(generateWords)}
+${listFlags(generateWords)}
 `;
 }
 
@@ -51,76 +40,14 @@ interface Arguments {
 }
 
 function parse(argv: string[]): Arguments {
-  const options: Record<string, { type: 'string' | 'boolean'; short?: string; multiple?: boolean }> = {
-    model: { type: 'string', short: 'm' },
-    chat: { type: 'boolean' },
-    json: { type: 'boolean' },
-    help: { type: 'boolean', short: 'h' },
-    version: { type: 'boolean', short: 'v' },
-  };
-  for (const [flag, name] of nameOf) {
-    options[flag] = words[name].type === 'switch' ? { type: 'boolean' } : { type: 'string', multiple: name === 'stopStrings' };
-    if (words[name].type === 'switch') options[`no-${flag}`] = { type: 'boolean' };
-  }
-  // A negative number after an option is its value, which the parser would take for another option.
-  const joined: string[] = [];
-  for (let i = 0; i < argv.length; ++i) {
-    if (/^--[a-z-]+$/.test(argv[i]) && /^-(\d|\.\d|Infinity)/.test(argv[i + 1] ?? '')) joined.push(`${argv[i]}=${argv[++i]}`);
-    else joined.push(argv[i]);
-  }
-  let values: Record<string, any>;
-  let positionals: string[];
-  try {
-    ({ values, positionals } = parseArgs({ args: joined, options, allowPositionals: true }));
-  } catch (reason) {
-    const message = (reason as Error).message.split('. ')[0];
-    const unknown = /^Unknown option '--([\w-]+)'/.exec(message)?.[1];
-    const nearest = unknown && nearestOf(unknown, Object.keys(options));
-    throw new UsageError(message + (nearest ? `: the nearest known is '--${nearest}'` : ''));
-  }
-  const given: Record<string, unknown> = {};
-  for (const [flag, value] of Object.entries(values)) {
-    const name = nameOf.get(flag) ?? (flag.startsWith('no-') ? nameOf.get(flag.slice(3)) : undefined);
-    if (!name) continue;
-    const { type } = words[name];
-    if (type === 'switch') given[name] = nameOf.has(flag);
-    else given[name] = type === 'text' ? value : readValue(value);
-    if (type === 'list' && typeof given[name] === 'number') given[name] = [given[name]];
-  }
-  const pick = (from: Record<string, OptionWords>) => Object.fromEntries(Object.entries(given).filter(([name]) => name in from));
-  const { chat = false, json = false, help = false, version = false, model } = values;
+  const { positionals, own, given } = parseFlags(
+    argv,
+    { ...loadWords, ...generateWords },
+    { model: { type: 'string', short: 'm' }, chat: { type: 'boolean' }, json: { type: 'boolean' } },
+  );
+  const pick = (from: object) => Object.fromEntries(Object.entries(given).filter(([name]) => name in from));
+  const { chat = false, json = false, help = false, version = false, model } = own;
   return { positionals, flags: { chat, json, help, version }, model, load: pick(loadWords), generate: pick(generateWords) };
-}
-
-/** A number, a list of numbers, JSON, or the text itself, which the check of the option then refuses. */
-function readValue(text: string): unknown {
-  if (/^-?\d+(,-?\d+)+$/.test(text)) return text.split(',').map(Number);
-  if (/^[-+]?Infinity$/.test(text)) return Number(text);
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
-}
-
-const megabytes = (bytes: number) =>
-  bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
-
-/** Draws a bar on a terminal while a model loads. */
-function progressBar(): { update(progress: Progress): void; clear(): void } {
-  const { stderr } = process;
-  if (!stderr.isTTY) return { update: () => {}, clear: () => {} };
-  const width = 30;
-  return {
-    update: ({ overallLoaded, overallTotal, file }) => {
-      const part = overallTotal > 0 ? Math.min(1, overallLoaded / overallTotal) : 0;
-      const filled = Math.round(part * width);
-      const bar = '█'.repeat(filled) + '░'.repeat(width - filled);
-      const line = `${bar} ${String(Math.round(part * 100)).padStart(3)} %  ${megabytes(overallLoaded)} of ${megabytes(overallTotal)}  ${file}`;
-      stderr.write(`\r\x1b[K${line.slice(0, (stderr.columns || 80) - 1)}`);
-    },
-    clear: () => stderr.write('\r\x1b[K'),
-  };
 }
 
 async function generate({ positionals, flags, model = defaultModel, load: loadOptions, generate: options }: Arguments): Promise<number> {
@@ -136,26 +63,15 @@ async function generate({ positionals, flags, model = defaultModel, load: loadOp
   }
   if (prompt === undefined || prompt === '-') prompt = await text(process.stdin);
 
-  const controller = new AbortController();
-  const { signal } = controller;
-  const interrupt = () => {
-    // A second interrupt ends the process in the usual way.
-    process.removeListener('SIGINT', interrupt);
-    controller.abort();
-  };
-  process.on('SIGINT', interrupt);
-  // There is nobody left to write for.
-  process.stdout.on('error', () => controller.abort());
-
-  const bar = progressBar();
+  const { signal } = untilInterrupted();
   let lm: Awaited<ReturnType<typeof load>>;
   try {
-    lm = await load(model, { ...loadOptions, onProgress: bar.update, signal });
+    lm = await load(model, { ...loadOptions, onProgress: drawLoading, signal });
   } catch (reason) {
     if (signal.aborted) return 130;
     throw reason;
   } finally {
-    bar.clear();
+    liveLine.clear();
   }
   try {
     for (const { message } of lm.info().warnings) process.stderr.write(`wasmformer: ${message}\n`);
@@ -263,7 +179,9 @@ async function files({ positionals, flags, load: { cacheDir } }: Arguments): Pro
 }
 
 async function main(): Promise<number> {
-  const given = parse(process.argv.slice(2));
+  const argv = process.argv.slice(2);
+  if (argv[0] === 'train') return train(argv.slice(1));
+  const given = parse(argv);
   if (given.flags.help) {
     process.stdout.write(help());
     return 0;
@@ -274,6 +192,7 @@ async function main(): Promise<number> {
     return 0;
   }
   const [command] = given.positionals;
+  if (command === 'train') throw new UsageError("expected 'train' before its options");
   if (command === 'info') return info(given);
   if (command === 'cache') return files(given);
   return generate(given);
@@ -294,7 +213,9 @@ try {
   process.exitCode = unwritten ? 1 : code;
 } catch (reason) {
   if (reason instanceof UsageError) {
-    process.stderr.write(`wasmformer: ${reason.message}\n(wasmformer --help lists the options)\n`);
+    process.stderr.write(
+      `wasmformer: ${reason.message}\n(wasmformer ${process.argv[2] === 'train' ? 'train ' : ''}--help lists the options)\n`,
+    );
     process.exitCode = 2;
   } else {
     const { code, message } = reason as Error & { code?: string };

@@ -102,6 +102,8 @@ const own: Record<string, Kind> = {
   evalFraction: part,
   sampleEvery: positiveInteger,
 };
+/** Options that are numbers, switches or names. */
+export const trainKinds = { ...native, ...own };
 const call: Record<string, Kind> = {
   evalData: kind('data, as the first argument', (value) => dataOf(value) !== null),
   sample: kind('a prompt, or { prompt } with options of generate', (value) => typeof value === 'string' || object.test(value)),
@@ -111,7 +113,7 @@ const call: Record<string, Kind> = {
 
 /** Checks `train`'s arguments, as far as that can be done before the data are read. */
 export function checkTrain(data: TrainData, options: TrainOptions | undefined, generationConfig: Record<string, unknown>): CheckedTraining {
-  const given = checked(where, options, { ...native, ...own, ...call });
+  const given = checked(where, options, { ...trainKinds, ...call });
   const source = dataOf(data);
   if (!source) fail(where, 'dataset', 'an array, an iterable, a text or { file }', data);
   const settings: Record<string, unknown> = { native: {} };

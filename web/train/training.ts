@@ -102,7 +102,8 @@ export class Training {
     this.#host = host;
     this.#request = request;
     this.#resumed = resumed;
-    const settings = { ...resumed?.state.settings, ...request.settings };
+    const before = resumed?.state.settings;
+    const settings = { ...before, ...request.settings, native: { ...before?.native, ...request.settings.native } };
     const { batchTokens = 4096, microBatchTokens = batchTokens, seed = 0, maskProbability = 0.15 } = settings;
     this.#settings = settings;
     this.#batchTokens = batchTokens;
