@@ -168,6 +168,7 @@ void Trainer::diverge(const char* what, double value) {
 LossSum Trainer::accumulate(LossBatch batch) {
   batch.smoothing = options_.smoothing;
   expect_batch(model_, batch, kWhere);
+  if (batches_ == 0) clear();  // of what others, asking for gradients, have left
   Dropout dropout{options_.dropout, {options_.seed, step_ + 1, batches_ * kSites}};
   const LossSum sum = add_gradients(model_, context(&dropout), batch, 1);
   if (!std::isfinite(sum.sum)) diverge("finite loss", sum.mean());
@@ -214,8 +215,8 @@ TrainStep Trainer::update() {
     });
   }
   step_ = step;
-  const double loss = gathered_.mean();
-  clear();
+  const double loss = std::exchange(gathered_, {}).mean();
+  batches_ = 0;
   return {step, loss, norm, adam.learning_rate};
 }
 
