@@ -1,6 +1,5 @@
 option(WASMFORMER_SANITIZE "Address and undefined-behaviour sanitizers" OFF)
 option(WASMFORMER_WERROR "Warnings are errors" OFF)
-option(WASMFORMER_RELAXED "Relaxed SIMD: fused multiply-add and 8-bit dot products, whose last bits are the processor's" OFF)
 
 # How C++ exceptions are compiled; every object must agree.
 add_library(wasmformer_exceptions INTERFACE)
@@ -26,7 +25,7 @@ if(EMSCRIPTEN)
   # Wasm's own exceptions: no JavaScript on the way of a throw, and smaller than the emulated ones.
   target_compile_options(wasmformer_exceptions INTERFACE -fwasm-exceptions)
   target_link_options(wasmformer_exceptions INTERFACE -fwasm-exceptions)
-  target_compile_options(wasmformer_flags INTERFACE -msimd128 $<$<BOOL:${WASMFORMER_RELAXED}>:-mrelaxed-simd>)
+  target_compile_options(wasmformer_flags INTERFACE -msimd128)
   # Threads; copying and filling memory by one instruction, which shared memory's start-up needs anyway.
   target_compile_options(wasmformer_flags INTERFACE -matomics -mbulk-memory)
 else()

@@ -4,6 +4,7 @@ import { createOps } from './ops.ts';
 import { checkOptions } from './options.ts';
 import type { Platform } from './platform/platform.ts';
 import { Service } from './service.ts';
+import { createTrainTokenizer } from './train/tokenizer.ts';
 import type { Files } from './types.ts';
 
 /** Makes the functions of the package for a platform. */
@@ -18,5 +19,12 @@ export function createApi(platform: Platform) {
       return service.call('clearFiles', [id, checkOptions('cache', options, ['cacheDir']).cacheDir]);
     },
   };
-  return { load: createLoad(platform), create: createCreate(platform), inspect: createInspect(platform), ops: createOps(service), cache };
+  return {
+    load: createLoad(platform),
+    create: createCreate(platform),
+    inspect: createInspect(platform),
+    ops: createOps(service),
+    cache,
+    trainTokenizer: createTrainTokenizer(service),
+  };
 }

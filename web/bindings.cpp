@@ -308,6 +308,65 @@ class ScoreHandle {
   std::unique_ptr<wf::Score> score_;
 };
 
+wf::LossBatch batch_from(const val& batch) {
+  return {lists_from<int32_t>(batch["inputIds"]), lists_from<int32_t>(batch["decoderInputIds"]), lists_from<int32_t>(batch["labels"])};
+}
+
+val loss_of(const wf::LossSum& sum) {
+  val result = val::object();
+  result.set("loss", sum.mean());
+  result.set("labels", sum.labels);
+  return result;
+}
+
+class TrainingHandle {
+ public:
+  explicit TrainingHandle(std::unique_ptr<wf::Training> training) : training_(std::move(training)) {}
+
+  val accumulate(const val& batch) {
+    return guarded([&] { return loss_of(training_->accumulate(batch_from(batch))); });
+  }
+  val update() {
+    return guarded([&] {
+      const wf::TrainStep step = training_->update();
+      val result = val::object();
+      result.set("step", step.step);
+      result.set("loss", step.loss);
+      result.set("gradientNorm", step.gradient_norm);
+      result.set("learningRate", step.learning_rate);
+      return result;
+    });
+  }
+  val evaluate(const val& batch) {
+    return guarded([&] { return loss_of(training_->evaluate(batch_from(batch))); });
+  }
+  val moments(size_t parameter) {
+    return guarded([&] {
+      const wf::Training::Moments moments = training_->moments(parameter);
+      val result = val::object();
+      result.set("first", tensor_of(moments.first));
+      result.set("second", tensor_of(moments.second));
+      return result;
+    });
+  }
+  val set_moments(size_t parameter, const val& first, const val& second) {
+    return guarded([&] {
+      training_->set_moments(parameter, emscripten::convertJSArrayToNumberVector<float>(first),
+                             emscripten::convertJSArrayToNumberVector<float>(second));
+      return val::undefined();
+    });
+  }
+  val set_step(uint32_t step) {
+    return guarded([&] {
+      training_->set_step(step);
+      return val::undefined();
+    });
+  }
+
+ private:
+  std::unique_ptr<wf::Training> training_;
+};
+
 class SessionHandle {
  public:
   SessionHandle(const wf::Config& config, const wf::Config& options) : session_(config, options, threads.get()) {}
@@ -464,9 +523,7 @@ class SessionHandle {
 
   val gradients(const val& batch) {
     return guarded([&] {
-      wf::LossBatch lists{lists_from<int32_t>(batch["inputIds"]), lists_from<int32_t>(batch["decoderInputIds"]),
-                          lists_from<int32_t>(batch["labels"])};
-      const double loss = session_.compute_gradients(lists);
+      const double loss = session_.compute_gradients(batch_from(batch));
       val all = val::object();
       for (const wf::Parameter& parameter : session_.parameters()) {
         wf::Array gradient{{}, std::vector<float>(parameter.shape.size())};
@@ -479,6 +536,10 @@ class SessionHandle {
       result.set("gradients", all);
       return result;
     });
+  }
+
+  val start_training(const val& options) {
+    return guarded([&] { return std::make_shared<TrainingHandle>(session_.start_training(config_from("train", options))); });
   }
 
  private:
@@ -550,7 +611,16 @@ EMSCRIPTEN_BINDINGS(wasmformer) {
       .function("truncateCache", &SessionHandle::truncate_cache)
       .function("cacheLength", &SessionHandle::cache_length)
       .function("deleteCache", &SessionHandle::delete_cache)
-      .function("gradients", &SessionHandle::gradients);
+      .function("gradients", &SessionHandle::gradients)
+      .function("startTraining", &SessionHandle::start_training);
+  emscripten::class_<TrainingHandle>("Training")
+      .smart_ptr<std::shared_ptr<TrainingHandle>>("TrainingPointer")
+      .function("accumulate", &TrainingHandle::accumulate)
+      .function("update", &TrainingHandle::update)
+      .function("evaluate", &TrainingHandle::evaluate)
+      .function("moments", &TrainingHandle::moments)
+      .function("setMoments", &TrainingHandle::set_moments)
+      .function("setStep", &TrainingHandle::set_step);
   emscripten::function("simdLevel", &simd_level);
   emscripten::function("startThreads", &start_threads);
   emscripten::function("createSession", &create_session);

@@ -14,6 +14,7 @@ export const errorCodes = [
   'disposed',
   'dead',
   'busy',
+  'diverged',
   'internal',
 ] as const;
 
@@ -23,8 +24,8 @@ export const errorCodes = [
  * `invalid-file` a malformed checkpoint, JSON file or tokenizer; `missing-tensor`, `shape-mismatch` the weights do not
  * fit the configuration; `not-found` no such file or repository; `unauthorized` 401 or 403; `network` the connection
  * failed for good; `offline` the network was needed while offline; `quota` the cache is full; `out-of-memory`;
- * `disposed` the model was disposed of; `dead` a trap ended its instance; `busy` something is held by somebody else;
- * `internal` a fault of this library.
+ * `disposed` the model was disposed of; `dead` a trap ended its instance; `busy` something is held by somebody else; `diverged` a
+ * training whose loss or gradient is no number any more, or explodes; `internal` a fault of this library.
  */
 export type ErrorCode = (typeof errorCodes)[number];
 

@@ -7,6 +7,7 @@ import { Model } from './model.ts';
 import { checkCreateOptions, checkLoadOptions, fail, reading } from './options.ts';
 import type { Platform } from './platform/platform.ts';
 import { hasRelaxedSimd } from './platform/wasm.ts';
+import type { TrainedTokenizer } from './train/tokenizer.ts';
 import type { CreateOptions, Inspection, LoadOptions, Source } from './types.ts';
 
 /** How long an abandoned load may take to tidy up (locks, files) before its worker is ended, in milliseconds. */
@@ -56,7 +57,12 @@ export function createCreate(platform: Platform) {
   return async function create(config: Readonly<Record<string, unknown>>, options?: CreateOptions): Promise<Model> {
     return saying('create', async () => {
       const { tokenizer, ...rest } = checkCreateOptions(options);
-      const settings = { ...rest, ...(tokenizer === undefined ? {} : { tokenizer: checkSource(platform, tokenizer) }) };
+      const settings = {
+        ...rest,
+        ...(tokenizer === undefined
+          ? {}
+          : { tokenizer: checkSource(platform, (tokenizer as TrainedTokenizer | null)?.files ?? tokenizer) }),
+      };
       const { client, value } = await run<LoadedModel>(platform, 'create', checkConfig(config), settings);
       return new Model(client, value);
     });

@@ -5,6 +5,7 @@ import type { ChatSettings, GenerateInput, LoadedModel } from './engine/messages
 import type { NativeParameter } from './engine/native.ts';
 import { GenerationStream } from './engine/stream.ts';
 import { WasmformerError } from './errors.ts';
+import { decodeIds, encodeTexts } from './ids.ts';
 import {
   checkBatch,
   checkCacheLength,
@@ -34,6 +35,8 @@ import type {
   Translation,
 } from './task-types.ts';
 import { type CheckedTask, checkRewrite, checkTask } from './tasks.ts';
+import { train } from './train/client.ts';
+import { checkTrain } from './train/options.ts';
 import type {
   Cache,
   ChatMessage,
@@ -51,9 +54,14 @@ import type {
   ParameterInfo,
   Piece,
   Prompt,
+  SavedFile,
+  SaveOptions,
   Score,
   Tensor,
   TokenizerInfo,
+  TrainData,
+  TrainOptions,
+  TrainStep,
 } from './types.ts';
 
 // Older browsers lack the symbol; code compiled for them looks it up under this name.
@@ -96,13 +104,7 @@ export class Model {
   tokenize(text: string, options?: { addSpecialTokens?: boolean }): Promise<number[]>;
   tokenize(texts: readonly string[], options?: { addSpecialTokens?: boolean }): Promise<number[][]>;
   async tokenize(text: string | readonly string[], options?: { addSpecialTokens?: boolean }): Promise<number[] | number[][]> {
-    const settings = checkOptions('tokenize', options, ['addSpecialTokens']);
-    const texts = reading('tokenize', () => (typeof text === 'string' ? [text] : Array.isArray(text) ? Array.from(text) : [null]));
-    if (!texts.every((item) => typeof item === 'string')) {
-      throw new WasmformerError('invalid-argument', `[tokenize] text: expected a string or an array of strings, got ${typeof text}`);
-    }
-    const found = await this.#client.call<number[][]>('tokenize', [texts, settings]);
-    return typeof text === 'string' ? found[0] : found;
+    return encodeTexts('tokenize', (...args) => this.#client.call('tokenize', args), text, options);
   }
 
   /** The text of token ids, or of each of several sequences. */
@@ -112,13 +114,7 @@ export class Model {
     ids: ArrayLike<number> | readonly ArrayLike<number>[],
     options?: { skipSpecialTokens?: boolean },
   ): Promise<string | string[]> {
-    const settings = checkOptions('decode', options, ['skipSpecialTokens']);
-    const { many, sequences } = reading('decode', () => {
-      const many = Array.isArray(ids) && typeof ids[0] === 'object';
-      return { many, sequences: Array.from(many ? ids : [ids], (list) => checkIds('decode', list)) };
-    });
-    const found = await this.#client.call<string[]>('decode', [sequences, settings]);
-    return many ? found : found[0];
+    return decodeIds('decode', (...args) => this.#client.call('decode', args), ids, options);
   }
 
   /** The prompt text that the model's chat template makes of messages. */
@@ -249,6 +245,35 @@ export class Model {
   async gradients(batch: GradientBatch, options?: { signal?: AbortSignal }): Promise<Gradients> {
     const { signal } = checkOptions('gradients', options, ['signal']);
     return this.#client.call('gradients', [reading('gradients', () => checkBatch(batch))], { signal });
+  }
+
+  /**
+   * Trains the model, which was made by `create` or loaded with `trainable: true`: iterate for the steps. Each is taken when it is asked
+   * for, as one turn in the queue of calls: in between, the model can be used and saved. Leaving the loop ends the training.
+   * @throws WasmformerError `invalid-argument` or `unsupported`, at once, for an option that will not do; the iteration rejects with those
+   * for data that will not do, before anything is learned, with `out-of-memory` and the bytes, `diverged` with the step and the tensor, or
+   * whatever the data throw
+   */
+  train(data: TrainData, options?: TrainOptions): AsyncGenerator<TrainStep, void, undefined> {
+    return train(
+      this.#client,
+      reading('train', () => checkTrain(data, options, this.generationConfig)),
+    );
+  }
+
+  /**
+   * Saves the model as transformers would: config.json, model.safetensors in float32, generation_config.json and the tokenizer's files;
+   * with `optimizer: true` also what `train(data, { resume: true })` goes on from. Into a folder by its path (Node) or handle (browsers), or
+   * without one as files that `load` takes: `load(Object.fromEntries(files.map(({ name, bytes }) => [name, bytes])))`.
+   * @throws WasmformerError `unsupported` for a model that was not made to be trained
+   */
+  save(folder: string | FileSystemDirectoryHandle, options?: SaveOptions): Promise<undefined>;
+  save(folder?: undefined, options?: SaveOptions): Promise<SavedFile[]>;
+  async save(folder?: string | FileSystemDirectoryHandle, options?: SaveOptions): Promise<SavedFile[] | undefined> {
+    const { optimizer = false, signal } = checkOptions('save', options, ['optimizer', 'signal']);
+    const isFolder = typeof folder === 'string' ? folder !== '' : typeof folder?.getFileHandle === 'function';
+    if (folder !== undefined && !isFolder) fail('save', 'folder', 'a path, a FileSystemDirectoryHandle or nothing', folder);
+    return this.#client.call('save', [folder, optimizer], { signal });
   }
 
   /**

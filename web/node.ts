@@ -2,6 +2,7 @@ import { fileURLToPath } from 'node:url';
 import { createApi } from './api.ts';
 import type { Model } from './model.ts';
 import { compile, portable, spawn, threads } from './platform/node.ts';
+import type { TokenizerTraining, TrainTokenizerOptions } from './train/tokenizer.ts';
 import type { CreateOptions, Files, Inspection, LoadOptions, Ops, Source } from './types.ts';
 
 export * from './public.ts';
@@ -26,6 +27,16 @@ export const create: (config: Readonly<Record<string, unknown>>, options?: Creat
 
 /** What `load` would load, and the memory it would take in each dtype; no weights are downloaded or read. */
 export const inspect: (source: Source | ArrayLike<File>, options?: LoadOptions) => Promise<Inspection> = api.inspect;
+
+/**
+ * Makes a vocabulary from texts: an array, an iterable or an async iterable of strings. Byte-pair and word-piece vocabularies are those of
+ * Hugging Face's trainers. The work is done in a worker. Rejects with `invalid-argument` naming the option or the text that will not do,
+ * or with the signal's reason.
+ */
+export const trainTokenizer: (
+  texts: Iterable<string> | AsyncIterable<string>,
+  options: TrainTokenizerOptions,
+) => Promise<TokenizerTraining> = api.trainTokenizer;
 
 /** The bare operations, without a model. */
 export const ops: Ops = api.ops;

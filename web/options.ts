@@ -30,6 +30,8 @@ export const boolean = kind('true or false', (value) => typeof value === 'boolea
 export const string = kind('a string', (value) => typeof value === 'string');
 const finite = number('a finite number', Number.isFinite);
 const bias = number('a finite number or -Infinity', (value) => value < Infinity);
+export const nonNegative = number('a number >= 0', (value) => value >= 0 && value < Infinity);
+export const seed = integerFrom(0, Number.MAX_SAFE_INTEGER);
 const positive = number('a number > 0', (value) => value > 0 && value < Infinity);
 export const positiveInteger = integerFrom(1);
 export const count = integerFrom(0);
@@ -161,7 +163,7 @@ const lookOptions: Record<string, Kind> = { attentions: selection, hiddenStates:
 
 /** The options of a call that are not Hugging Face's. */
 const callOptions: Record<string, Kind> = {
-  seed: integerFrom(0, Number.MAX_SAFE_INTEGER),
+  seed,
   logprobs: count,
   frequencyPenalty: finite,
   presencePenalty: finite,
@@ -308,7 +310,10 @@ export function checkLoadOptions(options: unknown): LoadOptions {
 export function checkCreateOptions(options: unknown): CreateOptions {
   const names = ['dtype', 'cacheDtype', 'signal', 'threads', 'deterministic', 'worker', 'trainable', 'wasmUrl', 'workerUrl'];
   const kinds = Object.fromEntries(names.map((name) => [name, loadOptions[name]]));
-  return reading('load', () => checkedLoadOptions(options, { ...kinds, seed: callOptions.seed, tokenizer: anything }));
+  return reading('load', () => {
+    const result = checkedLoadOptions(options, { ...kinds, seed, tokenizer: anything });
+    return { trainable: (result.dtype ?? 'f32') === 'f32', ...result };
+  });
 }
 
 function checkedLoadOptions(options: unknown, kinds = loadOptions): LoadOptions {
@@ -320,7 +325,8 @@ function checkedLoadOptions(options: unknown, kinds = loadOptions): LoadOptions 
 
 /** Checks the options of a small call. */
 export function checkOptions<T>(where: string, options: T | undefined, names: (keyof T & string)[]): T {
-  const kinds: Record<string, Kind> = { addSpecialTokens: boolean, skipSpecialTokens: boolean, target: boolean, signal, cacheDir: string };
+  const flags = ['addSpecialTokens', 'skipSpecialTokens', 'target', 'optimizer'].map((name) => [name, boolean]);
+  const kinds: Record<string, Kind> = { ...Object.fromEntries(flags), signal, cacheDir: string };
   return reading(where, () => checked(where, options, Object.fromEntries(names.map((name) => [name, kinds[name] ?? anything])))) as T;
 }
 
@@ -576,6 +582,14 @@ export function describeOptions(): { load: Record<string, OptionWords>; generate
   };
 }
 
+/** Labels of one sequence, checked and copied. */
+export function checkLabels(where: string, what: string, value: unknown): Int32Array {
+  if (!(Number((value as ArrayLike<number> | null)?.length) >= 0)) fail(where, what, 'an array of token ids, or -100', value);
+  return Int32Array.from(value as ArrayLike<number>, (label) =>
+    Number.isInteger(label) && Math.abs(label) < 2 ** 31 ? label : fail(where, what, 'token ids, or -100', label),
+  );
+}
+
 /** Checks and copies what `gradients` computes on. */
 export function checkBatch(batch: GradientBatch): Record<string, Int32Array[]> {
   const where = 'gradients';
@@ -587,11 +601,7 @@ export function checkBatch(batch: GradientBatch): Record<string, Int32Array[]> {
   if (lengths(labels) !== lengths(targets)) fail(where, 'labels', `sequences of ${lengths(targets)} labels`, lengths(labels));
   return {
     inputIds: inputIds.map((list: unknown) => checkIds(where, list)),
-    labels: labels.map((list: ArrayLike<number>, i: number) =>
-      Int32Array.from(list, (label) =>
-        Number.isInteger(label) && Math.abs(label) < 2 ** 31 ? label : fail(where, `labels[${i}]`, 'token ids, or -100', label),
-      ),
-    ),
+    labels: labels.map((list: unknown, i: number) => checkLabels(where, `labels[${i}]`, list)),
     ...(decoderInputIds ? { decoderInputIds: decoderInputIds.map((list: unknown) => checkIds(where, list)) } : {}),
   };
 }

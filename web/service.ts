@@ -1,4 +1,4 @@
-import { Client } from './engine/client.ts';
+import { type CallOptions, Client } from './engine/client.ts';
 import { start } from './load.ts';
 import type { Platform } from './platform/platform.ts';
 
@@ -13,8 +13,8 @@ export class Service {
   }
 
   /** Calls a method that needs files only. */
-  call<T>(method: string, args: unknown[]): Promise<T> {
-    return this.#live().call(method, args);
+  call<T>(method: string, args: unknown[], options?: CallOptions): Promise<T> {
+    return this.#live().call(method, args, options);
   }
 
   /** Calls a method that computes. */

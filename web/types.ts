@@ -3,6 +3,7 @@ import type { ErrorCode } from './errors.ts';
 import type { Progress } from './files/context.ts';
 import type { Source } from './files/folder.ts';
 import type { EmbeddingInfo } from './task-types.ts';
+import type { TrainedTokenizer } from './train/tokenizer.ts';
 
 export type { Progress, Source };
 
@@ -53,7 +54,7 @@ export interface LoadOptions {
   deterministic?: boolean;
   /** `false` computes in the calling thread, which blocks it for one token or prefill chunk at a time. Default `true`. */
   worker?: boolean;
-  /** Keep the weights so that `gradients` works: in float32, with room for as many gradients. */
+  /** Keep the weights so that `train`, `gradients` and `save` work: in float32, with room for as many gradients. */
   trainable?: boolean;
   /** The `.wasm` file to use, of either SIMD level, in place of the one chosen of the two beside the package's own JavaScript. */
   wasmUrl?: string | URL;
@@ -371,8 +372,11 @@ export interface CreateOptions
   > {
   /** Where the random numbers start: an integer from 0 to 2^53 - 1. Default 0. The same seed gives the same weights in every engine. */
   seed?: number;
-  /** Where the tokenizer's files are, as for `load`; weights there are not looked at. Without it the model works with ids. */
-  tokenizer?: Source;
+  /**
+   * A tokenizer of `trainTokenizer`, or where its files are, as for `load`; weights there are not looked at. Without it the model works
+   * with ids.
+   */
+  tokenizer?: Source | TrainedTokenizer;
 }
 
 /** What a model says about its states: next tokens, masked tokens, labels of texts or tokens, answers' ends, or nothing. */
@@ -502,6 +506,138 @@ export interface GradientBatch {
 export interface Gradients {
   loss: number;
   gradients: Record<string, Tensor>;
+}
+
+/** One entry of a dataset: a text; a source and its target, for encoder-decoder models; or ids. */
+export type TrainEntry =
+  | string
+  | { text: string }
+  | { source: string; target: string }
+  | readonly [source: string, target: string]
+  | {
+      /** (T) ids: of an encoder-decoder model the source. */
+      inputIds: ArrayLike<number>;
+      /** Default: `inputIds`, of an encoder some of them, masked. Below 0: does not count. Of an encoder-decoder model the target. */
+      labels?: ArrayLike<number>;
+      /** What the decoder reads, by default the labels shifted: the start token first. */
+      decoderInputIds?: ArrayLike<number>;
+    };
+
+/**
+ * What to learn from: one text, an array of entries, an iterable of them (read again for every epoch), or text files: paths (Node) or
+ * Blobs, each one text, or with `lines` (the default where the model takes pairs) an entry a line, source and target apart by a tab.
+ */
+export type TrainData =
+  | string
+  | readonly TrainEntry[]
+  | Iterable<TrainEntry>
+  | AsyncIterable<TrainEntry>
+  | { file: string | Blob; lines?: boolean }
+  | { files: readonly (string | Blob)[]; lines?: boolean };
+
+/** How to train. An option that is not here throws `invalid-argument`. */
+export interface TrainOptions {
+  /** Steps of the optimiser, at which the schedules `linear` and `cosine` end. Default: those of one epoch, or of `epochs`. */
+  steps?: number;
+  /** Passes over the data at most. */
+  epochs?: number;
+  /** Tokens that a step learns from, at most: those the model reads, of source and target together. Default 4096. */
+  batchTokens?: number;
+  /** Tokens of one forward and backward pass, whose gradients add up to a step's: less takes less memory. Default `batchTokens`. */
+  microBatchTokens?: number;
+  /** Adam with decoupled weight decay (Loshchilov, Hutter 2019), or without (Kingma, Ba 2015). Default `'adamw'`. */
+  optimizer?: 'adamw' | 'adam';
+  /** The schedule's peak. Default 3e-4; none with `'paper'`. */
+  learningRate?: number;
+  /**
+   * After `warmup` steps, in which the rate rises from 0: as transformers' schedulers of those names; `'paper'` is
+   * D^-0.5 min(n^-0.5, n warmup^-1.5) (Vaswani et al. 2017, eq. 3). Default `'constant'`.
+   */
+  schedule?: 'constant' | 'linear' | 'cosine' | 'inverse_sqrt' | 'paper';
+  /** Steps. Default 0. */
+  warmup?: number;
+  /** Default 0.9. */
+  beta1?: number;
+  /** Default 0.999. */
+  beta2?: number;
+  /** Default 1e-8. */
+  epsilon?: number;
+  /** Not of norms and biases. Default 0.01, of `'adam'` 0. */
+  weightDecay?: number;
+  /** The length that the gradient of all weights together is cut to; 0 for none. Default 1. */
+  maxGradNorm?: number;
+  /** Share of the probability that goes to all tokens alike (Szegedy et al. 2016), >= 0 and < 1. Default 0. */
+  labelSmoothing?: number;
+  /** Of embeddings, sub-layers and attention weights, >= 0 and < 1; never in evaluation. Default 0.1. */
+  dropout?: number;
+  /** Of the order of the data, masks and dropout: an integer from 0 to 2^53 - 1. Default 0. */
+  seed?: number;
+  /** Keep only the inputs of blocks and compute the rest again in the backward pass: less memory, about a third more time. Default `false`. */
+  checkpointing?: boolean;
+  /**
+   * Draw the order anew each epoch and put sequences of like length into one step; of an iterable among some thousand tokens
+   * (16 times `batchTokens`). Default `true`; `false` keeps the order.
+   */
+  shuffle?: boolean;
+  /** Tokens of a sequence, of source and target each; at least 2. Default: the model's context, at most `microBatchTokens`. */
+  maxLength?: number;
+  /** Cut what is longer. By default texts become several sequences, and a longer pair or list of ids is an error. */
+  truncate?: boolean;
+  /** By the model: to continue a text, to write a source's target, or to guess masked tokens. Another than the model's is `unsupported`. */
+  objective?: 'causal' | 'seq2seq' | 'masked';
+  /** The share of tokens that an encoder is to guess (Devlin et al. 2018). Default 0.15. */
+  maskProbability?: number;
+  /** Data that are never trained on. */
+  evalData?: TrainData;
+  /** In place of `evalData`: the share of an array's examples that is held out, drawn by `seed`. With `evalEvery` alone 0.1. */
+  evalFraction?: number;
+  /** Steps between evaluations, the last step being one. Default 100 where something is held out. */
+  evalEvery?: number;
+  /** Steps between samples, the last step having one. */
+  sampleEvery?: number;
+  /** What samples are made of: a prompt and options of `generate`. Default: the beginning of an example, 64 new tokens. */
+  sample?: Prompt | (GenerateOptions & { prompt?: Prompt });
+  /**
+   * Go on where the model's last training, or the one it was saved with (`save(folder, { optimizer: true })`), stopped. Options that are
+   * not given are as they were; data, `evalData` and `sample` have to be given again.
+   */
+  resume?: boolean;
+  /** Ends the training after the micro-batch it is at; the iteration rejects with its reason, and the model stays usable. */
+  signal?: AbortSignal;
+}
+
+/** One step of a training. */
+export interface TrainStep {
+  /** From 1. */
+  step: number;
+  /** The pass over the data, from 1. */
+  epoch: number;
+  /** Mean cross-entropy, in nats, of all labels of the step, before it changed the weights; with `labelSmoothing` the smoothed one. */
+  loss: number;
+  learningRate: number;
+  /** Of all weights together, before it is clipped. */
+  gradientNorm: number;
+  /** Read by the model in this step. */
+  tokens: number;
+  tokensPerSecond: number;
+  /** Mean cross-entropy of what is held out, without dropout and smoothing, at the steps `evalEvery` asks for. */
+  evalLoss?: number;
+  /** What the model writes, at the steps `sampleEvery` asks for; of a model without a tokenizer the ids, with spaces between. */
+  sample?: string;
+}
+
+/** How to save. */
+export interface SaveOptions {
+  /** Save the optimiser's state and the position in the data too: twice the model's size. Default `false`. */
+  optimizer?: boolean;
+  /** Abandons a save that waits for its turn. */
+  signal?: AbortSignal;
+}
+
+/** A file of a saved model. */
+export interface SavedFile {
+  name: string;
+  bytes: Uint8Array<ArrayBuffer>;
 }
 
 /** What a model is, from its configuration and the headers of its weights. */

@@ -1,7 +1,7 @@
 // bench/machine.cpp: this library's kernels by themselves, and what the machine can do at all.
 
-export async function open({ base, level = 'wasm-relaxed' }) {
-  const { default: make } = await import(`${base}/build/bench/${level}/bench_machine.mjs`);
+export async function open({ base }) {
+  const { default: make } = await import(`${base}/build/bench/bench_machine_relaxed.mjs`);
   const machine = await make();
   const time = (work) => {
     const start = performance.now();

@@ -21,6 +21,8 @@ const char* name_of(Code code) {
       return "out-of-memory";
     case Code::kDead:
       return "dead";
+    case Code::kDiverged:
+      return "diverged";
     case Code::kInternal:
       return "internal";
   }

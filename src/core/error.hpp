@@ -20,6 +20,7 @@ enum class Code : uint8_t {
   kShapeMismatch,
   kOutOfMemory,
   kDead,
+  kDiverged,
   kInternal,
 };
 

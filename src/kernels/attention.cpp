@@ -294,23 +294,34 @@ bool is_cacheable(DType store, const float* x, size_t n) {
   return simd::sum(beyond) == 0.0f;
 }
 
-void write_block(const AttentionShape& shape, DType store, void* block, size_t offset, size_t count, const float* k, size_t k_stride,
-                 const float* v, size_t v_stride) {
-  const auto put = [&](size_t at, float value) {
-    if (store == DType::kF32) {
-      static_cast<float*>(block)[at] = value;
-    } else {
-      static_cast<uint16_t*>(block)[at] = narrow(DType::kF16, value);
-    }
-  };
+namespace {
+
+float cached(float value, const float*) { return value; }
+uint16_t cached(float value, const uint16_t*) { return narrow(DType::kF16, value); }
+
+template <class Number>
+void write_numbers(const AttentionShape& shape, Number* block, size_t offset, size_t count, const float* k, size_t k_stride, const float* v,
+                   size_t v_stride) {
   for (size_t i = offset; i < offset + count; ++i, k += k_stride, v += v_stride) {
-    for (size_t d = 0; d < shape.Hk * shape.Dk; ++d) put(d * kBlock + i, k[d]);
+    for (size_t d = 0; d < shape.Hk * shape.Dk; ++d) block[d * kBlock + i] = cached(k[d], block);
     for (size_t g = 0; g < shape.Hk; ++g) {
-      for (size_t d = 0; d < shape.Dv; ++d) {
-        const size_t width = std::min<size_t>(16, shape.Dv - d / 16 * 16);
-        put(values_at(shape, g) + d / 16 * 16 * kBlock + i * width + d % 16, v[g * shape.Dv + d]);
+      Number* values = block + values_at(shape, g);
+      for (size_t d = 0; d < shape.Dv; d += 16, values += 16 * kBlock) {
+        const size_t width = std::min<size_t>(16, shape.Dv - d);
+        for (size_t e = 0; e < width; ++e) values[i * width + e] = cached(v[g * shape.Dv + d + e], block);
       }
     }
+  }
+}
+
+}  // namespace
+
+void write_block(const AttentionShape& shape, DType store, void* block, size_t offset, size_t count, const float* k, size_t k_stride,
+                 const float* v, size_t v_stride) {
+  if (store == DType::kF32) {
+    write_numbers(shape, static_cast<float*>(block), offset, count, k, k_stride, v, v_stride);
+  } else {
+    write_numbers(shape, static_cast<uint16_t*>(block), offset, count, k, k_stride, v, v_stride);
   }
 }
 

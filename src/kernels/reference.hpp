@@ -12,6 +12,7 @@
 #include "core/dtype.hpp"
 #include "kernels/activation.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/optimise.hpp"
 
 namespace wf::kernels::reference {
 
@@ -178,6 +179,19 @@ void attention(const AttentionShape& shape, const AttentionMask& mask, const Rea
         out[(t * shape.H + h) * shape.Dv + d] = sum;
       }
     }
+  }
+}
+
+template <class Real>
+void adamw(Real* p, const Real* g, Real* m, Real* v, size_t n, const AdamStep& step) {
+  const auto real = [](double a) { return static_cast<Real>(a); };
+  for (size_t i = 0; i < n; ++i) {
+    const Real gradient = g[i] * real(step.scale) + (step.coupled ? real(step.weight_decay) * p[i] : 0);
+    if (!step.coupled) p[i] *= real(1 - step.learning_rate * step.weight_decay);
+    m[i] += real(1 - step.beta1) * (gradient - m[i]);
+    v[i] = v[i] * real(step.beta2) + real(1 - step.beta2) * gradient * gradient;
+    const Real root = std::sqrt(v[i]) / real(std::sqrt(step.correction2)) + real(step.epsilon);
+    p[i] -= real(step.learning_rate / step.correction1) * m[i] / root;
   }
 }
 

@@ -7,6 +7,7 @@
 #include "core/error.hpp"
 #include "models/fields.hpp"
 #include "models/model.hpp"
+#include "nn/checkpoint.hpp"
 #include "nn/feed_forward.hpp"
 #include "nn/residual.hpp"
 
@@ -55,8 +56,10 @@ class Bert final : public Model {
     for (size_t l = 0; l < order_.size(); ++l) {
       const Block& block = blocks_[order_[l]];
       ctx.layer_shift = l - order_[l];
-      x = block.residual_1(ctx, x, [&](const Tensor& h) { return block.attention(ctx, h, batch, {}); });
-      x = block.residual_2(ctx, x, [&](const Tensor& h) { return block.feed_forward(ctx, h); });
+      x = checkpointed(ctx, x, [&block, &batch](Context& ctx, Tensor x) {
+        x = block.residual_1(ctx, x, [&](const Tensor& h) { return block.attention(ctx, h, batch, {}); });
+        return block.residual_2(ctx, x, [&](const Tensor& h) { return block.feed_forward(ctx, h); });
+      });
       ctx.observe(Site::kHidden, l + 1, x);
     }
     ctx.layer_shift = 0;
@@ -91,7 +94,7 @@ class Bert final : public Model {
     std::vector<int32_t> table_rows(batch.positions.begin(), batch.positions.end());
     for (int32_t& row : table_rows) row += static_cast<int32_t>(first_row_);
     x = add(ctx, x, embedding(ctx, table_rows, position_embedding_));
-    return embedding_norm_(ctx, x);
+    return dropout(ctx, embedding_norm_(ctx, x));
   }
 
   // The first token's state stands for its sequence, (sequences, D).

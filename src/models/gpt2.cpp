@@ -3,6 +3,7 @@
 
 #include "models/fields.hpp"
 #include "models/model.hpp"
+#include "nn/checkpoint.hpp"
 #include "nn/feed_forward.hpp"
 #include "nn/residual.hpp"
 
@@ -25,11 +26,14 @@ class Gpt2 final : public Model {
 
   Tensor forward(Context& ctx, const Batch& batch, Caches caches) const override {
     Tensor x = add(ctx, embedding(ctx, batch.tokens, token_embedding_), embedding(ctx, batch.positions, position_embedding_));  // (T, D)
+    x = dropout(ctx, x);
     ctx.observe(Site::kHidden, 0, x);
     for (size_t l = 0; l < blocks_.size(); ++l) {
       const Block& block = blocks_[l];
-      x = block.residual_1(ctx, x, [&](const Tensor& h) { return block.attention(ctx, h, batch, caches); });
-      x = block.residual_2(ctx, x, [&](const Tensor& h) { return block.feed_forward(ctx, h); });
+      x = checkpointed(ctx, x, [&block, &batch, caches](Context& ctx, Tensor x) {
+        x = block.residual_1(ctx, x, [&](const Tensor& h) { return block.attention(ctx, h, batch, caches); });
+        return block.residual_2(ctx, x, [&](const Tensor& h) { return block.feed_forward(ctx, h); });
+      });
       if (l + 1 < blocks_.size()) ctx.observe(Site::kHidden, l + 1, x);
     }
     x = final_norm(ctx, x);

@@ -2,6 +2,7 @@
 // or one after the other (Black et al. 2022; Biderman et al. 2023).
 #include "models/fields.hpp"
 #include "models/model.hpp"
+#include "nn/checkpoint.hpp"
 #include "nn/feed_forward.hpp"
 #include "nn/residual.hpp"
 
@@ -28,9 +29,11 @@ class GptNeox final : public Model {
     ctx.observe(Site::kHidden, 0, x);
     for (size_t l = 0; l < blocks_.size(); ++l) {
       const Block& block = blocks_[l];
-      x = block.residual(
-          ctx, x, [&](const Tensor& h) { return block.attention(ctx, h, batch, caches, &rope_, &angles); },
-          [&](const Tensor& h) { return block.feed_forward(ctx, h); });
+      x = checkpointed(ctx, x, [this, &block, &batch, caches, angles](Context& ctx, const Tensor& x) {
+        return block.residual(
+            ctx, x, [&](const Tensor& h) { return block.attention(ctx, h, batch, caches, &rope_, &angles); },
+            [&](const Tensor& h) { return block.feed_forward(ctx, h); });
+      });
       if (l + 1 < blocks_.size()) ctx.observe(Site::kHidden, l + 1, x);
     }
     x = final_norm(ctx, x);

@@ -5,6 +5,7 @@
 #include "core/error.hpp"
 #include "models/fields.hpp"
 #include "models/model.hpp"
+#include "nn/checkpoint.hpp"
 #include "nn/feed_forward.hpp"
 #include "nn/residual.hpp"
 
@@ -52,13 +53,15 @@ class Llama final : public Model {
   }
 
   Tensor forward(Context& ctx, const Batch& batch, Caches caches) const override {
-    Tensor x = embedding(ctx, batch.tokens, token_embedding_, embedding_scale_);  // (T, D)
+    Tensor x = dropout(ctx, embedding(ctx, batch.tokens, token_embedding_, embedding_scale_));  // (T, D)
     const Rope::Angles angles = rope_.angles(ctx, batch);
     ctx.observe(Site::kHidden, 0, x);
     for (size_t l = 0; l < blocks_.size(); ++l) {
       const Block& block = blocks_[l];
-      x = block.residual_1(ctx, x, [&](const Tensor& h) { return block.attention(ctx, h, batch, caches, &rope_, &angles); });
-      x = block.residual_2(ctx, x, [&](const Tensor& h) { return block.feed_forward(ctx, h); });
+      x = checkpointed(ctx, x, [this, &block, &batch, caches, angles](Context& ctx, Tensor x) {
+        x = block.residual_1(ctx, x, [&](const Tensor& h) { return block.attention(ctx, h, batch, caches, &rope_, &angles); });
+        return block.residual_2(ctx, x, [&](const Tensor& h) { return block.feed_forward(ctx, h); });
+      });
       if (l + 1 < blocks_.size()) ctx.observe(Site::kHidden, l + 1, x);
     }
     x = final_norm(ctx, x);

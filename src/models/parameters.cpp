@@ -62,26 +62,40 @@ void Parameter::load(size_t begin, size_t count, const void* source, DType dtype
   if (!held) refuse(name, weight->dtype(), count * row_size(dtype), source, dtype);
 }
 
-void Parameter::read(float* out, bool gradient) const {
-  const bool is_vector = weight->use() == Weight::Use::kVector;
-  const size_t cols = weight->cols();
-  std::vector<float> line(cols);
-  const auto row_of = [&](size_t r) -> const float* {
-    if (gradient) return weight->gradient() + r * cols;
-    weight->read_row(r, line.data());
-    return line.data();
-  };
-  if (is_vector) {
-    const float* values = row_of(0);
-    for (size_t r = 0; r < shape.size(); ++r) out[r] = values[weight_row(r)];
+// visit(row of the weight, first element in it, first element as stored, how many, elements between two as stored)
+template <class Visit>
+void Parameter::for_rows(const Visit& visit) const {
+  if (weight->use() == Weight::Use::kVector) {
+    for (size_t r = 0; r < shape.size(); ++r) visit(0, weight_row(r), r, 1, 1);
   } else if (layout == Layout::kTransposed) {
-    for (size_t j = 0; j < row_size(); ++j) {
-      const float* values = row_of(row + j);
-      for (size_t i = 0; i < stored_rows(); ++i) out[i * row_size() + j] = values[i];
-    }
+    for (size_t j = 0; j < row_size(); ++j) visit(row + j, 0, j, stored_rows(), row_size());
   } else {
-    for (size_t r = 0; r < stored_rows(); ++r) std::copy_n(row_of(weight_row(r)), row_size(), out + r * row_size());
+    for (size_t r = 0; r < stored_rows(); ++r) visit(weight_row(r), 0, r * row_size(), row_size(), 1);
   }
+}
+
+void Parameter::read(float* out, bool gradient) const {
+  if (gradient) return gather(weight->gradient(), out);
+  if (!weight->packed()) return gather(weight->values(), out);
+  std::vector<float> line(weight->cols());
+  for_rows([&](size_t r, size_t first, size_t at, size_t count, size_t step) {
+    weight->read_row(r, line.data());
+    for (size_t i = 0; i < count; ++i) out[at + i * step] = line[first + i];
+  });
+}
+
+void Parameter::gather(const float* rows, float* out) const {
+  for_rows([&](size_t r, size_t first, size_t at, size_t count, size_t step) {
+    const float* values = rows + r * weight->cols() + first;
+    for (size_t i = 0; i < count; ++i) out[at + i * step] = values[i];
+  });
+}
+
+void Parameter::scatter(const float* in, float* rows) const {
+  for_rows([&](size_t r, size_t first, size_t at, size_t count, size_t step) {
+    float* values = rows + r * weight->cols() + first;
+    for (size_t i = 0; i < count; ++i) values[i] = in[at + i * step];
+  });
 }
 
 std::vector<Weight*> Parameters::weights() const {

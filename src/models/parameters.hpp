@@ -38,9 +38,14 @@ struct Parameter {
   void load(size_t begin, size_t count, const void* source, DType dtype) const;
   // The whole tensor as stored, or its gradient, as floats (shape.size()).
   void read(float* out, bool gradient) const;
+  // The same of other numbers that lie as the weight's do, (weight rows, weight cols); and back.
+  void gather(const float* rows, float* out) const;
+  void scatter(const float* in, float* rows) const;
 
  private:
   size_t weight_row(size_t stored) const;
+  template <class Visit>
+  void for_rows(const Visit& visit) const;
 };
 
 class Parameters {

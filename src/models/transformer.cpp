@@ -3,6 +3,7 @@
 #include "models/transformer.hpp"
 
 #include "core/error.hpp"
+#include "nn/checkpoint.hpp"
 #include "nn/feed_forward.hpp"
 #include "nn/residual.hpp"
 #include "nn/sinusoids.hpp"
@@ -46,8 +47,10 @@ class Transformer final : public EncoderDecoder {
     ctx.observe(hidden, 0, x);
     for (size_t l = 0; l < encoder_.size(); ++l) {
       const EncoderLayer& layer = encoder_[l];
-      x = layer.residual_1(ctx, x, [&](const Tensor& h) { return layer.attention(ctx, h, source, {}); });
-      x = layer.residual_2(ctx, x, [&](const Tensor& h) { return layer.feed_forward(ctx, h); });
+      x = checkpointed(ctx, x, [&layer, &source](Context& ctx, Tensor x) {
+        x = layer.residual_1(ctx, x, [&](const Tensor& h) { return layer.attention(ctx, h, source, {}); });
+        return layer.residual_2(ctx, x, [&](const Tensor& h) { return layer.feed_forward(ctx, h); });
+      });
       if (l + 1 < encoder_.size()) ctx.observe(hidden, l + 1, x);
     }
     x = normed(ctx, encoder_side_, x);
@@ -61,12 +64,13 @@ class Transformer final : public EncoderDecoder {
   }
 
   Tensor decode(Context& ctx, const Batch& target, Caches self, Caches cross) const override {
-    return decode(ctx, target, self,
-                  [&](const DecoderLayer& layer, const Tensor& h) { return layer.cross_attention(ctx, h, target, cross); });
+    return decode(ctx, target, self, nullptr, [&target, cross](Context& ctx, const DecoderLayer& layer, const Tensor& h) {
+      return layer.cross_attention(ctx, h, target, cross);
+    });
   }
 
   Tensor decode(Context& ctx, const Batch& target, const Tensor& memory, std::span<const size_t> memory_offsets) const override {
-    return decode(ctx, target, {}, [&](const DecoderLayer& layer, const Tensor& h) {
+    return decode(ctx, target, {}, &memory, [&target, memory, memory_offsets](Context& ctx, const DecoderLayer& layer, const Tensor& h) {
       return layer.cross_attention(ctx, h, target, memory, memory_offsets);
     });
   }
@@ -74,7 +78,7 @@ class Transformer final : public EncoderDecoder {
   Tensor forward(Context& ctx, const Batch& batch, Caches caches) const override {
     if (decoder_.empty()) return encode(ctx, batch);
     if (!encoder_.empty()) return EncoderDecoder::forward(ctx, batch, caches);
-    return decode(ctx, batch, caches, [](const DecoderLayer&, const Tensor& h) { return h; });
+    return decode(ctx, batch, caches, nullptr, [](Context&, const DecoderLayer&, const Tensor& h) { return h; });
   }
 
   Tensor head(Context& ctx, const Tensor& states) const override {
@@ -106,19 +110,22 @@ class Transformer final : public EncoderDecoder {
     } else if (config_.positions != Positions::kNone) {
       x = add(ctx, x, sinusoids_(ctx, batch.positions));
     }
-    return config_.embedding_norm ? side.embedding_norm(ctx, x) : x;
+    return dropout(ctx, config_.embedding_norm ? side.embedding_norm(ctx, x) : x);
   }
 
   template <class LookAtSource>
-  Tensor decode(Context& ctx, const Batch& target, Caches self, const LookAtSource& look_at_source) const {
+  Tensor decode(Context& ctx, const Batch& target, Caches self, const Tensor* memory, const LookAtSource& look_at_source) const {
     const Site hidden = encoder_.empty() ? Site::kHidden : Site::kDecoderHidden;
     Tensor x = embed(ctx, target, decoder_side_);  // (T, D)
     ctx.observe(hidden, 0, x);
     for (size_t l = 0; l < decoder_.size(); ++l) {
       const DecoderLayer& layer = decoder_[l];
-      x = layer.residual_1(ctx, x, [&](const Tensor& h) { return layer.attention(ctx, h, target, self); });
-      if (!encoder_.empty()) x = layer.residual_2(ctx, x, [&](const Tensor& h) { return look_at_source(layer, h); });
-      x = layer.residual_3(ctx, x, [&](const Tensor& h) { return layer.feed_forward(ctx, h); });
+      const auto block = [this, &layer, &target, self, look_at_source](Context& ctx, Tensor x) {
+        x = layer.residual_1(ctx, x, [&](const Tensor& h) { return layer.attention(ctx, h, target, self); });
+        if (!encoder_.empty()) x = layer.residual_2(ctx, x, [&](const Tensor& h) { return look_at_source(ctx, layer, h); });
+        return layer.residual_3(ctx, x, [&](const Tensor& h) { return layer.feed_forward(ctx, h); });
+      };
+      x = checkpointed(ctx, x, block, memory);
       if (l + 1 < decoder_.size()) ctx.observe(hidden, l + 1, x);
     }
     x = normed(ctx, decoder_side_, x);

@@ -137,12 +137,29 @@ void KvCache::advance(size_t count) {
   }
 }
 
-size_t KvCache::truncate(size_t length) {
+size_t KvCache::kept_length(size_t length) const {
   length = std::min(length, length_);
   for (const Layer& layer : layers_) {
     const size_t oldest_seen = layer.window == 0 || length < layer.window ? 0 : length + 1 - layer.window;
-    if (layer.first > oldest_seen / kernels::kBlock) length = 0;
+    if (layer.first > oldest_seen / kernels::kBlock) return 0;
   }
+  return length;
+}
+
+size_t KvCache::blocks_after_truncation(size_t length) const {
+  length = kept_length(length);
+  size_t count = 0;
+  for (const Layer& layer : layers_) {
+    for (size_t i = 0; i < layer.blocks.size(); ++i) {
+      const bool whole = (layer.first + i + 1) * kernels::kBlock <= length;  // one that is not is copied when written to
+      count += whole || !pool_->is_shared(layer.blocks[i]);
+    }
+  }
+  return count;
+}
+
+size_t KvCache::truncate(size_t length) {
+  length = kept_length(length);
   for (Layer& layer : layers_) {
     if (length == 0) {
       drop_front(layer, layer.blocks.size());

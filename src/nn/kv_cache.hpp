@@ -67,6 +67,8 @@ class KvCache {
   // Forgets the positions from `length` on. A windowed layer that no longer holds what position `length` would see makes it
   // forget everything. Returns the length kept.
   size_t truncate(size_t length);
+  // Blocks that truncate(length) leaves to this cache or gives back to the pool: going on from there takes no memory for them.
+  size_t blocks_after_truncation(size_t length) const;
   void clear() { truncate(0); }
   // Takes memory for the table up to `length` positions, so that steps on the way allocate nothing.
   void reserve(size_t length);
@@ -78,6 +80,7 @@ class KvCache {
     size_t window = 0;
   };
 
+  size_t kept_length(size_t length) const;  // of truncate
   void expect_cacheable(size_t layer, const Tensor& x, const char* what) const;
   void drop_front(Layer& layer, size_t blocks);
 

@@ -125,6 +125,7 @@ TEST_CASE("copies share blocks until one writes", "[kv_cache]") {
   write(cache, 40, 1);
   cache.advance(40);
   CHECK(pool.blocks_in_use() == 3);
+  CHECK(cache.blocks_after_truncation(0) == 3);
   std::vector<KvCache> beams(4, cache);
   CHECK(pool.blocks_in_use() == 3);
   write(beams[0], 1, 500);
@@ -134,6 +135,9 @@ TEST_CASE("copies share blocks until one writes", "[kv_cache]") {
   CHECK(stamp_at(beams[0], 0, 39) == 40.0f);
   CHECK(beams[1].length() == 40);
   CHECK(stamp_at(beams[1], 0, 39) == 40.0f);
+  CHECK(beams[0].blocks_after_truncation(41) == 3);  // two that it shares, and its own
+  CHECK(beams[0].blocks_after_truncation(20) == 2);  // the second would be copied, the third is given back
+  CHECK(beams[1].blocks_after_truncation(40) == 2);
   beams.clear();
   CHECK(pool.blocks_in_use() == 3);
 }

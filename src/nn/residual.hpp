@@ -1,4 +1,5 @@
-// The residual connection around a sub-layer, with its normalisation before the sub-layer or after the sum.
+// The residual connection around a sub-layer, with its normalisation before the sub-layer or after the sum. While a model is being
+// trained, dropout is applied to what a sub-layer gives, before it is added (Vaswani et al. 2017, section 5.4).
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,11 @@ struct Residual {
   template <class SubLayer>
   Tensor operator()(Context& ctx, Tensor x, const SubLayer& sub_layer) const {
     Scope scope(ctx);
-    const auto join = [&](const Tensor& y) { return connected ? add(ctx, x, y) : y; };
+    const auto join = [&](const Tensor& y) { return connected ? add(ctx, x, dropout(ctx, y)) : dropout(ctx, y); };
     if (order == Order::kPre) return scope.keep(join(sub_layer(norm(ctx, x))), x);
     if (order == Order::kNormed) {
       const Tensor h = norm(ctx, x);
-      return scope.keep(add(ctx, h, sub_layer(h)), x);
+      return scope.keep(add(ctx, h, dropout(ctx, sub_layer(h))), x);
     }
     return scope.keep(norm(ctx, join(sub_layer(x))), x);
   }
@@ -43,9 +44,9 @@ struct ResidualPair {
   template <class First, class Second>
   Tensor operator()(Context& ctx, Tensor x, const First& f, const Second& g) const {
     Scope scope(ctx);
-    if (parallel) return add(ctx, x, add(ctx, g(norm_2(ctx, x)), f(norm_1(ctx, x))));
-    x = add(ctx, x, f(norm_1(ctx, x)));
-    return add(ctx, x, g(norm_2(ctx, x)));
+    if (parallel) return add(ctx, x, dropout(ctx, add(ctx, g(norm_2(ctx, x)), f(norm_1(ctx, x)))));
+    x = add(ctx, x, dropout(ctx, f(norm_1(ctx, x))));
+    return add(ctx, x, dropout(ctx, g(norm_2(ctx, x))));
   }
 };
 

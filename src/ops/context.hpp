@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/arena.hpp"
+#include "core/rng.hpp"
 #include "core/shape.hpp"
 #include "core/thread_pool.hpp"
 #include "ops/observer.hpp"
@@ -19,12 +20,21 @@ namespace wf {
 // thread waits long for the last, cost nothing that is felt.
 constexpr uint64_t kLeastCost = 1 << 15, kGoodCost = 1 << 18;
 
+// Srivastava et al. 2014, "Dropout": while training, each number is zero with probability `rate`, and otherwise divided by 1 - rate.
+// Draws are keyed by (seed, step, site, element), so that a block that is run again draws the same.
+struct Dropout {
+  float rate = 0;  // in [0, 1)
+  RngKey key;      // its site is that of the next call; each call takes one
+};
+
 struct Context {
   Arena& arena;
   Tape* tape = nullptr;          // present: operations record their backward, and nothing of the arena is released
   Observer* observer = nullptr;  // present: sees hidden states and attention
   size_t layer_shift = 0;        // added to the number under which a block announces itself: of one that several layers share (ALBERT)
   ThreadPool* pool = nullptr;    // present: operations share their work among its threads
+  Dropout* dropout = nullptr;    // present: the model is being trained, and what is to be dropped is
+  bool checkpoint = false;       // with a tape: blocks keep only their inputs, and run again for their backward (nn/checkpoint.hpp)
 
   size_t threads() const { return pool == nullptr ? 1 : pool->threads(); }
 

@@ -41,6 +41,10 @@ Tensor activate(Context& ctx, kernels::Activation activation, const Tensor& x);
 // activation(gate) * up, all (T, F) (Shazeer 2020, "GLU variants improve Transformer").
 Tensor gated(Context& ctx, kernels::Activation activation, const Tensor& gate, const Tensor& up);
 
+// x where `ctx.dropout` is absent or its rate 0; otherwise x with that share of its numbers zero and the rest larger. Takes the next
+// site. Without a tape it is written into x. Backward: dx = dy times the same factors, drawn again.
+Tensor dropout(Context& ctx, const Tensor& x);
+
 // Softmax of each row; a row of -inf gives zeros. Backward: dx = y (dy - sum of dy y).
 Tensor softmax(Context& ctx, const Tensor& x);
 

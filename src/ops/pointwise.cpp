@@ -3,6 +3,7 @@
 
 #include "core/error.hpp"
 #include "core/shape.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/norm.hpp"
 #include "kernels/rope.hpp"
@@ -157,6 +158,30 @@ Tensor gated(Context& ctx, kernels::Activation activation, const Tensor& gate, c
         kernels::gated_backward(activation, gate.row(t), up.row(t), dy + t * y.stride, dgate + t * gate.stride, dup + t * up.stride,
                                 y.cols);
       }
+    });
+  }
+  return y;
+}
+
+Tensor dropout(Context& ctx, const Tensor& x) {
+  if (ctx.dropout == nullptr || ctx.dropout->rate == 0) return x;
+  check_contiguous("dropout", x);
+  const kernels::DropoutMask mask{ctx.dropout->rate, ctx.dropout->key, 0};
+  ++ctx.dropout->key.site;
+  const auto from = [mask](size_t begin) { return kernels::DropoutMask{mask.rate, mask.key, begin}; };
+  const Tensor y = ctx.tape == nullptr ? x : ctx.tensor(x.rows, x.cols);
+  ctx.share(x.size(), kCurved * x.size(), [&](size_t begin, size_t end, size_t) {
+    kernels::dropout(from(begin), x.data + begin, y.data + begin, end - begin);
+  });
+  if (ctx.tape != nullptr) {
+    ctx.tape->record([&ctx, x, y, from] {
+      if (!ctx.tape->reached(y)) return;
+      const float* dy = ctx.tape->gradient(y);
+      float* dx = ctx.tape->gradient(x);
+      if (dx == nullptr) return;
+      ctx.share(y.size(), kCurved * y.size(), [&](size_t begin, size_t end, size_t) {
+        kernels::dropout_backward(from(begin), dy + begin, dx + begin, end - begin);
+      });
     });
   }
   return y;

@@ -26,7 +26,17 @@ float* Tape::sink(const Tensor& tensor) {
 }
 
 void Tape::backward(const Tensor& loss) {
-  gradient(loss)[0] = 1;
+  const float one = 1;
+  backward(loss, &one, 1);
+}
+
+void Tape::backward(const Tensor& result, const float* given, size_t stride) {
+  float* into = gradient(result);
+  for (size_t r = 0; r < result.rows; ++r) std::copy_n(given + r * stride, result.cols, into + r * result.stride);
+  play();
+}
+
+void Tape::play() {
   for (auto record = records_.rbegin(); record != records_.rend(); ++record) (*record)();
   records_.clear();
 }

@@ -26,9 +26,13 @@ class Tape {
   // Whether anything has flowed into `tensor`: a backward with nothing to pass on returns at once.
   bool reached(const Tensor& tensor) const { return tensor.gradient != nullptr && tensor.gradient->data != nullptr; }
 
-  // d loss / d everything tracked; `loss` is (1, 1) and tracked. Plays the records once and drops them. What the operations were
-  // given (weights, token and target ids, the context) must live until then, and the arena must not have been released.
+  // d loss / d everything tracked; `loss` is (1, 1) and tracked. What the operations were given (weights, token and target ids, the
+  // context) must live until then, and the arena must not have been released.
   void backward(const Tensor& loss);
+  // The same from any tracked tensor on, whose gradient is given: (rows, cols), rows `stride` apart.
+  void backward(const Tensor& result, const float* gradient, size_t stride);
+  // The same from wherever gradients have been written to. Plays the records once and drops them.
+  void play();
 
  private:
   Arena& arena_;

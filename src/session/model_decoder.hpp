@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "generate/decoder.hpp"
@@ -12,9 +13,17 @@ namespace wf {
 
 // A cache that outlives the generation that fills it, with the tokens it stands for.
 struct HeldCache {
-  explicit HeldCache(Runtime& runtime) : cache(runtime.make_cache()) {}
+  explicit HeldCache(Runtime& runtime) : cache(runtime.make_cache()), weights_version(runtime.weights_version) {}
+  // What weights that have changed since made of the tokens is worth nothing.
+  void forget_unless(uint32_t version) {
+    if (std::exchange(weights_version, version) == version) return;
+    cache.clear();
+    tokens.clear();
+  }
+
   KvCache cache;
   std::vector<int32_t> tokens;
+  uint32_t weights_version;
 };
 
 class ModelDecoder final : public generate::Decoder {

@@ -30,6 +30,7 @@ struct Runtime {
   size_t memory_limit;            // bytes that all of this may take together
   size_t weight_bytes = 0;        // held
   ThreadPool* threads = nullptr;  // or the caller's alone
+  uint32_t weights_version = 0;   // changes with the weights: what was remembered of others is worth nothing
 
   Context context(Observer* observer = nullptr) { return {arena, nullptr, observer, 0, threads}; }
 

@@ -95,12 +95,10 @@ Lists looked_at(const Runtime& runtime, const Lists& prompts, const generate::Op
   return needed && runtime.model->encoder_decoder() != nullptr ? prompts : Lists();
 }
 
-std::shared_ptr<HeldCache> fitted(std::shared_ptr<HeldCache> held, const std::vector<int32_t>& prompt) {
-  if (held == nullptr) return held;
-  const auto [differs, end] = std::mismatch(held->tokens.begin(), held->tokens.end(), prompt.begin(), prompt.end());
-  const size_t common = static_cast<size_t>(differs - held->tokens.begin());
-  if (common < held->tokens.size()) held->tokens.resize(held->cache.truncate(common));
-  return held;
+// How much of `prompt` a cache stands for.
+size_t common_length(const HeldCache& held, const std::vector<int32_t>& prompt) {
+  const auto [differs, end] = std::mismatch(held.tokens.begin(), held.tokens.end(), prompt.begin(), prompt.end());
+  return static_cast<size_t>(differs - held.tokens.begin());
 }
 
 }  // namespace
@@ -122,18 +120,21 @@ GenerationRun::GenerationRun(std::shared_ptr<Runtime> runtime, std::vector<std::
     longest = std::max({longest, length, prompts[p].size()});
   }
   const size_t blocks = bytes / block;
-  // What lies free in the pool is there already.
-  const size_t in_use = checked_product(runtime_->pool.blocks_in_use(), block, "generate");
-  bytes -= std::min(bytes, runtime_->pool.bytes() - std::min(runtime_->pool.bytes(), in_use));
+  // What lies free in the pool, or belongs to the cache that is gone on with, is there already.
+  const size_t common = held ? common_length(*held, prompts[0]) : 0;
+  const size_t in_use = runtime_->pool.blocks_in_use() - (held ? held->cache.blocks_after_truncation(common) : 0);
+  bytes -= std::min(bytes, runtime_->pool.bytes() - std::min(runtime_->pool.bytes(), checked_product(in_use, block, "generate")));
   const size_t rows = std::max(slots, source_layers ? longest : std::min(options.prefill_chunk, longest));
   const size_t workspace = runtime_->workspace_bytes(rows, longest, std::min(slots, runtime_->logit_rows()));
   bytes = checked_sum(bytes, workspace - std::min(workspace, runtime_->arena.bytes()), "generate");
   bytes = checked_sum(bytes, generate::generator_bytes(prompts.size(), options, runtime_->model->info().vocab_size), "generate");
   runtime_->expect_room(bytes, "generate", "request");
 
-  decoder_.emplace(*runtime_, slots, fitted(std::move(held), prompts.empty() ? std::vector<int32_t>() : prompts[0]));
+  if (held && common < held->tokens.size()) held->tokens.resize(held->cache.truncate(common));
+  const bool continues = held != nullptr;
+  decoder_.emplace(*runtime_, slots, std::move(held));
   generator_ = generate::make_generator(*decoder_, std::move(begun), options, looked_at(*runtime_, prompts, options));
-  runtime_->pool.reserve(blocks);
+  if (!continues) runtime_->pool.reserve(blocks);  // of all prompts at once; the one that continues reserves what it lacks
   for (size_t p = 0; p < prompts.size(); ++p) decoder_->reserve(p * width_, generator_->prompt(p).size() + new_tokens);
   if (source_layers) sources_ = std::move(prompts);
 }
@@ -239,6 +240,7 @@ uint32_t Session::hold(std::shared_ptr<HeldCache> cache) {
 const std::shared_ptr<HeldCache>& Session::held(uint32_t id) const {
   const auto found = caches_.find(id);
   if (found == caches_.end()) fail(Code::kInvalidArgument, "cache", "id: expected one that was created and not deleted, got ", id);
+  found->second->forget_unless(runtime_->weights_version);
   return found->second;
 }
 
@@ -263,8 +265,13 @@ size_t Session::cache_length(uint32_t id) const { return held(id)->cache.length(
 double Session::compute_gradients(const LossBatch& batch) {
   expect_loaded("gradients");
   if (!trainable_) fail(Code::kInvalidArgument, "gradients", "model: expected one loaded with trainable: true");
-  expect_next_token(*runtime_->model, "gradients");
-  return gradients(*runtime_->model, runtime_->arena, batch);
+  return gradients(*runtime_->model, runtime_->context(), batch);
+}
+
+std::unique_ptr<Training> Session::start_training(const Config& options) {
+  expect_loaded("train");
+  if (!trainable_) fail(Code::kInvalidArgument, "train", "model: expected one loaded with trainable: true");
+  return std::make_unique<Training>(runtime_, options);
 }
 
 }  // namespace wf

@@ -18,7 +18,7 @@
 #include "session/model_decoder.hpp"
 #include "session/runtime.hpp"
 #include "session/score.hpp"
-#include "train/gradients.hpp"
+#include "session/training.hpp"
 
 namespace wf {
 
@@ -102,6 +102,8 @@ class Session {
 
   // Loss of a batch; the gradients are then read from the parameters (Parameter::read). Only of a trainable model.
   double compute_gradients(const LossBatch& batch);
+  // Likewise. Options as in train/trainer.hpp.
+  std::unique_ptr<Training> start_training(const Config& options);
 
  private:
   void expect_loaded(const char* where) const;

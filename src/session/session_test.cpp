@@ -490,6 +490,21 @@ TEST_CASE("session: memory does not grow with the number of requests") {
   CHECK(session->memory().cache == before.cache);
 }
 
+TEST_CASE("session: a cache that is gone on with takes the memory of its text, once") {
+  const auto session = loaded("llama"), whole = loaded("llama");
+  const Ids text = random_ids(1600, 3);
+  const auto memory_after = [&](Session& of, uint32_t cache, size_t length) {
+    generated(of, {Ids(text.begin(), text.begin() + static_cast<ptrdiff_t>(length))}, {{"maxNewTokens", 1.0}}, cache);
+    return of.memory().cache;
+  };
+  const uint32_t cache = session->create_cache();
+  for (const size_t length : {400, 800, 1200, 1600}) memory_after(*session, cache, length);
+  CHECK(session->memory().cache <= memory_after(*whole, whole->create_cache(), 1600) * 5 / 4);  // slabs are not divided
+  const size_t before = session->memory().cache;
+  memory_after(*session, cache, 1600);  // the same again
+  CHECK(session->memory().cache == before);
+}
+
 TEST_CASE("session: a warm step allocates nothing") {
   for (const char* type : kModels) {
     INFO(type);

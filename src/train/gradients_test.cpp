@@ -51,7 +51,7 @@ TEST_CASE("the original Transformer's loss and gradients are PyTorch's", "[gradi
   }
   Arena arena;
   for (int round = 0; round < 2; ++round) {  // the second time over: gradients are cleared, memory is reused
-    const double loss = gradients(*model, arena, batch);
+    const double loss = gradients(*model, Context{arena}, batch);
     CHECK(std::abs(loss - fixture.answers["loss"].number()) < 1e-5 * loss);
     check_gradients(*model, fixture.expected, "grad.");
   }
@@ -67,7 +67,7 @@ TEST_CASE("decoder-only losses and gradients are PyTorch's", "[gradients]") {
   LossBatch batch;
   batch.inputs = batch.labels = answers[name]["inputIds"].lists<int32_t>();
   Arena arena;
-  const double loss = gradients(*model, arena, batch);
+  const double loss = gradients(*model, Context{arena}, batch);
   CHECK(std::abs(loss - answers[name]["loss"].number()) < 1e-5 * loss);
   check_gradients(*model, expected, "");
 }
@@ -76,7 +76,7 @@ TEST_CASE("a batch that makes no sense is an error", "[gradients]") {
   const Fixture fixture = read_fixture("gpt2");
   const auto model = load_model(fixture, true);
   Arena arena;
-  const auto fails = [&](const LossBatch& batch) { CHECK_THROWS_AS(gradients(*model, arena, batch), Error); };
+  const auto fails = [&](const LossBatch& batch) { CHECK_THROWS_AS(gradients(*model, Context{arena}, batch), Error); };
   fails({{{1, 2}}, {}, {{1, 2, 3}}});
   fails({{{1, 2}}, {}, {}});
   fails({{{1, 2}}, {{1}}, {{1, 2}}});
@@ -86,6 +86,6 @@ TEST_CASE("a batch that makes no sense is an error", "[gradients]") {
   fails({{{1, 2}}, {}, {{1, 96}}});
   fails({{{1, 2}}, {}, {{1, 2}}, 1.0f});
   fails({});
-  CHECK(gradients(*model, arena, {{{1, 2}}, {}, {{1, 2}}}) > 0);
-  CHECK_THROWS_AS(gradients(*load_model(fixture), arena, {{{1, 2}}, {}, {{1, 2}}}), Error);
+  CHECK(gradients(*model, Context{arena}, {{{1, 2}}, {}, {{1, 2}}}) > 0);
+  CHECK_THROWS_AS(gradients(*load_model(fixture), Context{arena}, {{{1, 2}}, {}, {{1, 2}}}), Error);
 }

@@ -23,6 +23,8 @@ import {
 import type { CheckedPrompt, ForwardRequest, GenerateRequest } from '../options.ts';
 import type { FilePlatform } from '../platform/files.ts';
 import type { Pooling } from '../task-types.ts';
+import { type Origin, Trainings } from '../train/host.ts';
+import { tokenizerMethods } from '../train/tokenizer-host.ts';
 import type {
   ChatMessage,
   Dtype,
@@ -112,6 +114,8 @@ interface Model {
   /** Segments that it tells apart. */
   tokenTypes: number;
   loaded: LoadedModel;
+  /** Of a model that can be trained. */
+  origin: Origin | null;
 }
 
 /** One model and the WebAssembly instance it lives in. Its public methods answer a client's calls. */
@@ -123,9 +127,24 @@ export class Engine {
   #queue = new Queue();
   /** The caches that callers hold. */
   #caches = new Set<number>();
+  #trainings: Trainings;
 
   constructor(platform: EnginePlatform) {
     this.#platform = platform;
+    const { files, turn } = platform;
+    const atOnce: Turns = { run: (work) => work() };
+    this.#trainings = new Trainings({
+      files,
+      turn,
+      queue: this.#queue,
+      trainee: () => {
+        const { native, model } = this.#loaded();
+        const { info, config, generationConfig } = model.loaded;
+        return { native, session: model.session, tokenizer: model.tokenizer, info, config, generationConfig, origin: model.origin };
+      },
+      generate: async (prompt, request, signal) =>
+        (await this.generate({ prompts: [prompt] }, request, { signal, emit: () => {} }, atOnce))[0],
+    });
   }
 
   /** The methods, for `serve`. */
@@ -158,7 +177,11 @@ export class Engine {
       'clearFiles',
       'close',
     ] as const;
-    return Object.fromEntries(names.map((name) => [name, (this[name] as (...args: any[]) => unknown).bind(this)]));
+    return {
+      ...tokenizerMethods(this.#platform, describeTokenizer),
+      ...this.#trainings.methods(),
+      ...Object.fromEntries(names.map((name) => [name, (this[name] as (...args: any[]) => unknown).bind(this)])),
+    };
   }
 
   /** Makes the WebAssembly instance. */
@@ -172,12 +195,13 @@ export class Engine {
 
   async load(source: Source, options: EngineLoadOptions, { signal, emit }: Call): Promise<LoadedModel> {
     const native = this.#instance();
-    const files = { ...options, signal, onProgress: emit };
-    const checkpoint = await openCheckpoint(source, files, this.#platform.files);
+    const checkpoint = await openCheckpoint(source, { ...options, signal, onProgress: emit }, this.#platform.files);
     try {
-      this.#model = await this.#build(checkpoint, native, options, signal, {
+      const origin: Origin | null = options.trainable ? { kept: new Map() } : null;
+      if (origin && (await checkpoint.folder.list())?.includes('trainer_state.json')) origin.training = { source, options };
+      this.#model = await this.#build(checkpoint, native, options, signal, origin, {
         match: (parameters) => matchTensors(parameters, checkpoint.tensors),
-        tokenizer: () => loadTokenizer(checkpoint, { signal }),
+        tokenizer: () => loadTokenizer(checkpoint, { signal, kept: origin?.kept }),
         sentence: (likely) => loadSentenceSettings(checkpoint, likely, signal),
         async *fill(session, matches) {
           for await (const { index, rowBegin, rowCount, bytes } of loadTensors(checkpoint, matches, { signal })) {
@@ -198,16 +222,26 @@ export class Engine {
   async create(config: JsonObject, options: EngineCreateOptions, { signal }: Call): Promise<LoadedModel> {
     const native = this.#instance();
     const { seed = 0, tokenizer } = options;
-    const described = { name: 'create', format: 'none', config, generationConfig: mergeGenerationConfig(config, null), warnings: [] };
-    this.#model = await this.#build(described, native, options, signal, {
+    const generationConfig = mergeGenerationConfig(config, null);
+    const described = { name: 'create', format: 'none', config, generationConfig, warnings: [] };
+    const origin: Origin | null = options.trainable ? { kept: new Map() } : null;
+    this.#model = await this.#build(described, native, options, signal, origin, {
       match: (parameters) => ({
         matches: parameters.map((parameter, index) => ({ index, parameter, entry: { dtype: 'F32' } as TensorEntry })),
         dtypes: parameters.map(() => 'F32'),
         unused: [],
         without: [],
       }),
-      tokenizer: async () =>
-        tokenizer === undefined ? null : openTokenizerOf(tokenizer, config.model_type, { signal }, this.#platform.files),
+      tokenizer: async () => {
+        if (tokenizer === undefined) return null;
+        const opened = await openTokenizerOf(tokenizer, config.model_type, { signal, kept: origin?.kept }, this.#platform.files);
+        // What the configuration leaves out of special tokens the tokenizer says.
+        for (const role of ['bos', 'eos', 'pad'] as const) {
+          const id = (opened?.target ?? opened)?.specials[role] ?? null;
+          if (id !== null) generationConfig[`${role}_token_id`] ??= id;
+        }
+        return opened;
+      },
       async *fill(session, matches) {
         for (const { index, parameter } of matches) {
           const [rows, width = 1] = parameter.shape;
@@ -257,7 +291,14 @@ export class Engine {
     }
   }
 
-  async #build(from: Described, native: Native, options: EngineLoadOptions, signal: AbortSignal, parts: Parts): Promise<Model> {
+  async #build(
+    from: Described,
+    native: Native,
+    options: EngineLoadOptions,
+    signal: AbortSignal,
+    origin: Origin | null,
+    parts: Parts,
+  ): Promise<Model> {
     const { threads, simdReason } = this.#start as EngineStart;
     const config = flattenConfig(from.config);
     const given = sessionOptions(options);
@@ -296,6 +337,7 @@ export class Engine {
         tokenizerError,
         sentence,
         tokenTypes: info.tokenTypes,
+        origin,
         loaded: {
           // Copies with ordinary prototypes, in process too.
           config: structuredClone(from.config),

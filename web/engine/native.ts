@@ -102,6 +102,21 @@ export interface NativeScore extends Deletable {
   result(): Guarded<Float32Array[]>;
 }
 
+/** Sequences of any lengths and their labels, as `gradients` takes them. */
+export type NativeBatch = Record<string, Int32Array[]>;
+
+export interface NativeTraining extends Deletable {
+  /** Forward and backward of a micro-batch, whose gradients add up; the mean loss over its labels. */
+  accumulate(batch: NativeBatch): Guarded<{ loss: number; labels: number }>;
+  /** Divides by all labels, clips, steps. */
+  update(): Guarded<{ step: number; loss: number; gradientNorm: number; learningRate: number }>;
+  evaluate(batch: NativeBatch): Guarded<{ loss: number; labels: number }>;
+  /** Of the optimiser, as the parameter is stored. */
+  moments(parameter: number): Guarded<{ first: NativeTensor; second: NativeTensor }>;
+  setMoments(parameter: number, first: Float32Array, second: Float32Array): Guarded<unknown>;
+  setStep(step: number): Guarded<unknown>;
+}
+
 export interface NativeSession extends Deletable {
   parameters(): Guarded<NativeParameter[]>;
   plan(dtypes: string[]): Guarded<Plan>;
@@ -132,7 +147,9 @@ export interface NativeSession extends Deletable {
   truncateCache(id: number, length: number): Guarded<unknown>;
   cacheLength(id: number): Guarded<number>;
   deleteCache(id: number): Guarded<unknown>;
-  gradients(batch: Record<string, Int32Array[]>): Guarded<{ loss: number; gradients: Record<string, NativeTensor> }>;
+  gradients(batch: NativeBatch): Guarded<{ loss: number; gradients: Record<string, NativeTensor> }>;
+  /** Options as in src/train/trainer.hpp. */
+  startTraining(options: Flat): Guarded<NativeTraining>;
 }
 
 export interface NativeModule {

@@ -1,10 +1,13 @@
 import type { FilePlatform } from '../platform/files.ts';
-import type { Checkpoint } from './checkpoint.ts';
+import { type Checkpoint, readObject } from './checkpoint.ts';
 import { FileContext, type FileOptions } from './context.ts';
 import { openFolder, type Source } from './folder.ts';
 import { sentenceOfGguf } from './gguf-config.ts';
+import type { JsonObject } from './json.ts';
 import { loadTensors as loadMatched, type Slab, type TensorMatch } from './load-tensors.ts';
+import { readSafetensors } from './safetensors.ts';
 import { readSentenceSettings, type SentenceSettings } from './sentence.ts';
+import { type ByteSource, BytesSource, type ModelFolder } from './source.ts';
 import { openTokenizer, type Tokenizer } from './tokenizer.ts';
 
 export { type CacheApi, type CacheEntry, createCacheApi } from './cache.ts';
@@ -17,6 +20,7 @@ export type { Source } from './folder.ts';
 export type { JsonObject } from './json.ts';
 export { matchTensors, type Parameter, rowsASlab, type Slab, type TensorMatch } from './load-tensors.ts';
 export type { Encoding } from './pipeline.ts';
+export { bytesFile, type Destination, jsonFile, type Output, safetensorsFile, writeFiles } from './save.ts';
 export { plainSettings, type SentenceSettings } from './sentence.ts';
 export type { ByteSource, ModelFolder } from './source.ts';
 export type { TensorEntry } from './tensors.ts';
@@ -32,10 +36,59 @@ export function loadTensors(
   return loadMatched(matches, { ...options, signal, context: checkpoint.context });
 }
 
-/** The checkpoint's tokenizer, or null where it has none. */
-export function loadTokenizer(checkpoint: Checkpoint, options: { signal?: AbortSignal } = {}): Promise<Tokenizer | null> {
+/** A saved training: its state, and where the moments of its weights are; null where the folder has none. */
+export async function openTraining(
+  source: Source,
+  options: FileOptions,
+  platform: FilePlatform,
+): Promise<{ state: JsonObject; moments: Map<string, Float32Array> } | null> {
+  const folder = await openFolder(new FileContext(platform, options), source);
+  try {
+    const state = await readObject(folder, 'trainer_state.json', options.signal);
+    if (!state) return null;
+    const file = await folder.open('optimizer.safetensors', options.signal);
+    const moments = new Map<string, Float32Array>();
+    for (const { name, begin, end } of (await readSafetensors(file, options.signal)).values()) {
+      moments.set(name, new Float32Array((await file.read(begin, end, options.signal)).slice().buffer));
+    }
+    return { state, moments };
+  } finally {
+    await folder.close();
+  }
+}
+
+/** Bytes of files by name. */
+export type Kept = Map<string, Uint8Array>;
+
+/** The checkpoint's tokenizer, or null where it has none. `kept` gets the files it is made of. */
+export function loadTokenizer(checkpoint: Checkpoint, options: { signal?: AbortSignal; kept?: Kept } = {}): Promise<Tokenizer | null> {
   const { folder, format, config, metadata, context } = checkpoint;
-  return openTokenizer(folder, format, config.model_type, options.signal ?? context.signal, metadata);
+  return openTokenizer(keeping(folder, options.kept), format, config.model_type, options.signal ?? context.signal, metadata);
+}
+
+/** A folder that keeps what is read of it. */
+function keeping(folder: ModelFolder, kept: Kept | undefined): ModelFolder {
+  if (!kept) return folder;
+  const keep = async (file: string, source: ByteSource, signal: AbortSignal | undefined) => {
+    const bytes = kept.get(file) ?? (await source.read(0, source.size, signal));
+    kept.set(file, bytes);
+    return new BytesSource(file, bytes);
+  };
+  return {
+    name: folder.name,
+    focus: folder.focus,
+    commit: folder.commit,
+    has: (file, signal) => folder.has(file, signal),
+    find: async (file, signal) => {
+      const source = await folder.find(file, signal);
+      return source && keep(file, source, signal);
+    },
+    open: async (file, signal) => keep(file, await folder.open(file, signal), signal),
+    list: () => folder.list(),
+    release: (file) => folder.release(file),
+    discard: (file) => folder.discard(file),
+    close: () => folder.close(),
+  };
 }
 
 /** How a sentence encoder pools, or null where its files do not say; see sentence.ts. */
@@ -52,13 +105,13 @@ export async function loadSentenceSettings(
 export async function openTokenizerOf(
   source: Source,
   modelType: unknown,
-  options: FileOptions,
+  options: FileOptions & { kept?: Kept },
   platform: FilePlatform,
 ): Promise<Tokenizer | null> {
   const context = new FileContext(platform, options);
   const folder = await openFolder(context, source);
   try {
-    return await openTokenizer(folder, 'safetensors', modelType, context.signal);
+    return await openTokenizer(keeping(folder, options.kept), 'safetensors', modelType, context.signal);
   } finally {
     await folder.close();
   }

@@ -9,7 +9,7 @@ const kBehaviors = ['Removed', 'Isolated', 'MergedWithPrevious', 'MergedWithNext
 type Behavior = (typeof kBehaviors)[number];
 
 /** GPT-2's pattern (Radford et al. 2019, encoder.py). */
-const kGpt2 =
+export const kGpt2 =
   /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 const kSpace = /\p{White_Space}/gu;
 

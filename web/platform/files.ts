@@ -1,3 +1,4 @@
+import type { Output } from '../files/save.ts';
 import type { ByteSource } from '../files/source.ts';
 
 /**
@@ -24,6 +25,8 @@ export interface LocalFiles {
   split(path: string): { folder: string; file: string };
   list(folder: string): Promise<string[]>;
   open(folder: string, file: string): Promise<ByteSource>;
+  /** Writes files into a folder, which is made where there is none: each under a name for the time being, all renamed at the end. */
+  write(folder: string, files: readonly Output[]): Promise<undefined>;
 }
 
 /** A small JSON document kept beside the blobs: which blob is which file of which model. */

@@ -114,6 +114,30 @@ const local: LocalFiles = {
     const { size } = await stat(path);
     return new DiskSource(file, path, size);
   },
+  async write(folder, files) {
+    const drafts: [draft: string, target: string][] = [];
+    try {
+      await mkdir(folder, { recursive: true });
+      for (const { name, chunks } of files) {
+        const target = join(folder, name);
+        const draft = `${target}.${process.pid}.${Math.random().toString(36).slice(2)}.tmp`;
+        drafts.push([draft, target]);
+        const handle = await open(draft, 'wx');
+        try {
+          for (const chunk of chunks()) await handle.writeFile(chunk);
+          await handle.sync();
+        } finally {
+          await handle.close();
+        }
+      }
+      for (const [draft, target] of drafts) await rename(draft, target);
+    } catch (cause) {
+      for (const [draft] of drafts) await rm(draft, { force: true }).catch(() => {});
+      if (cause instanceof WasmformerError) throw cause;
+      const code = codeOf(cause) === 'ENOSPC' ? 'quota' : 'invalid-argument';
+      throw new WasmformerError(code, `[save] ${folder}: could not be written (${codeOf(cause) || String(cause)})`, { cause });
+    }
+  },
 };
 
 /** The folder of this system's user caches. */

@@ -1,0 +1,144 @@
+// Vocabularies of `trainTokenizer`: those that the tokenizers library learns from the same texts, and what they do to texts.
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { create, trainTokenizer } from '../dist/node.js';
+import { readJson } from './support/fixtures.mjs';
+
+const { corpora, cases } = readJson('tokenizer-training', 'expected.json');
+const hard = [
+  '',
+  ' ',
+  '\t\n\r\n  x',
+  'naïve e\u0301 😀👩‍👩‍👧',
+  '你好，世界',
+  '__proto__ constructor',
+  '\u0000\u0085\ufeff',
+  ' lead',
+  'x'.repeat(5000),
+];
+
+/** Token strings by id. */
+function tokensOf({ json }) {
+  const tokens = [];
+  for (const [token, id] of Object.entries(JSON.parse(json).model.vocab)) tokens[id] = token;
+  return tokens;
+}
+
+for (const { corpus, type, vocabSize, minFrequency, tokens, merges } of cases) {
+  test(`${type} of ${corpus}, ${vocabSize} tokens, of pairs seen ${minFrequency} times: as Python learns it`, async () => {
+    const made = await trainTokenizer(corpora[corpus], { type, vocabSize, minFrequency });
+    const found = tokensOf(made);
+    assert.deepEqual(type === 'bpe' ? found.slice(257) : found, tokens);
+    assert.deepEqual(
+      (JSON.parse(made.json).model.merges ?? []).map((merge) => merge.join(' ')),
+      merges,
+    );
+    assert.equal(made.vocabSize, found.length);
+  });
+}
+
+test('bytes and byte pairs give every text back', async () => {
+  for (const type of ['byte', 'bpe']) {
+    const { tokenizer } = await trainTokenizer(corpora.english, { type, vocabSize: 400 });
+    const all = [...hard, ...corpora.scripts];
+    const sequences = await tokenizer.encode(all);
+    assert.deepEqual(await tokenizer.decode(sequences), all);
+    if (type === 'byte') assert.deepEqual(await tokenizer.encode('aé'), [65, 128, 103], 'in the order of GPT-2’s alphabet');
+  }
+});
+
+test('characters: those of the texts, in the order of their code points, and one token for all others', async () => {
+  const made = await trainTokenizer(['ba\u{1f600}', 'ab\n'], { type: 'char' });
+  assert.deepEqual(tokensOf(made), ['<pad>', '<unk>', '<s>', '</s>', '\n', 'a', 'b', '\u{1f600}']);
+  const { tokenizer } = made;
+  assert.deepEqual(await tokenizer.encode('a\u{1f600}cd\nb</s>'), [5, 7, 1, 1, 4, 6, 3]);
+  assert.equal(await tokenizer.decode([5, 7, 1, 4, 6, 3]), 'a\u{1f600}\nb');
+  assert.equal(await tokenizer.decode([5, 1], { skipSpecialTokens: false }), 'a<unk>');
+  const { bos, eos, pad, unk } = tokenizer.specials;
+  assert.deepEqual([bos, eos, pad, unk], [2, 3, 0, 1]);
+  const often = await trainTokenizer(['aab', 'bc'], { type: 'char', minFrequency: 2, specialTokens: ['<unk>', '<|user|>'] });
+  assert.deepEqual(tokensOf(often), ['<unk>', '<|user|>', 'a', 'b']);
+  assert.deepEqual(await often.tokenizer.encode('b<|user|>c'), [3, 1, 0]);
+});
+
+test('word pieces stand between [CLS] and [SEP]; the end of a text is marked where asked', async () => {
+  const { tokenizer } = await trainTokenizer(corpora.english, { type: 'wordpiece', vocabSize: 300 });
+  const ids = await tokenizer.encode('The WHALE');
+  assert.deepEqual([ids[0], ids.at(-1)], [2, 3]);
+  assert.equal(await tokenizer.decode(ids), 'the whale');
+  assert.deepEqual(await tokenizer.encode('The whale', { addSpecialTokens: false }), ids.slice(1, -1));
+  const ends = await trainTokenizer(['ab'], { type: 'char', addEosToken: true });
+  assert.deepEqual(await ends.tokenizer.encode(['ab', '']), [[4, 5, 3], [3]]);
+});
+
+test('texts come from iterables and asynchronous ones', async () => {
+  const texts = corpora.code;
+  const { json } = await trainTokenizer(texts, { type: 'bpe', vocabSize: 400 });
+  const several = async function* () {
+    yield* texts;
+  };
+  // The order of lines and the way they arrive change nothing.
+  assert.equal((await trainTokenizer([...texts].reverse(), { type: 'bpe', vocabSize: 400 })).json, json);
+  assert.equal((await trainTokenizer(several(), { type: 'bpe', vocabSize: 400 })).json, json);
+  const reason = new Error('no more');
+  // biome-ignore lint/correctness/useYield: it throws first
+  const broken = async function* () {
+    throw reason;
+  };
+  await assert.rejects(trainTokenizer(broken(), { type: 'bpe' }), reason);
+});
+
+test('a model takes the tokenizer', async () => {
+  const { tokenizer, vocabSize } = await trainTokenizer(['to be or not to be'], { type: 'char' });
+  const config = { model_type: 'gpt2', vocab_size: vocabSize, n_embd: 8, n_layer: 1, n_head: 1, n_positions: 16 };
+  const model = await create(config, { tokenizer });
+  try {
+    assert.deepEqual(await model.tokenize('to be'), await tokenizer.encode('to be'));
+    assert.equal(await model.decode(await model.tokenize('not')), 'not');
+    assert.equal(model.tokenizer.specials.eos, tokenizer.specials.eos);
+  } finally {
+    await model.dispose();
+  }
+});
+
+test('what will not do is refused by name', async () => {
+  for (const [texts, options, message] of [
+    ['abc', { type: 'bpe' }, /texts: expected an array, iterable or async iterable of strings/],
+    [null, { type: 'byte' }, /texts: expected an array/],
+    [[], { type: 'bpe' }, /texts: expected at least one character/],
+    [[''], { type: 'char' }, /texts: expected at least one character/],
+    [[' \n'], { type: 'wordpiece' }, /texts: expected at least one word/],
+    [['a', 3], { type: 'char' }, /texts\[1\]: expected a string, got 3/],
+    [['a'], undefined, /type: expected "char", "byte", "bpe", "wordpiece", got undefined/],
+    [['a'], { type: 'unigram' }, /type: expected/],
+    [['a'], { type: 'bpe', vocabSize: NaN }, /vocabSize: expected an integer from 1 to 2147483647, got NaN/],
+    [['a'], { type: 'bpe', vocabSize: 256 }, /vocabSize: expected at least 257, for 1 special tokens and 256 bytes, got 256/],
+    [['a'], { type: 'byte', vocabSize: 2 }, /vocabSize: expected at least 257/],
+    [['abc'], { type: 'char', vocabSize: 6 }, /vocabSize: expected at least 7, .*; minFrequency leaves out rare ones, got 6/],
+    [['abc'], { type: 'wordpiece', vocabSize: 9 }, /vocabSize: expected at least 10, .* got 9/],
+    [['a'], { type: 'bpe', minFrequency: -1 }, /minFrequency/],
+    [['a'], { type: 'bpe', specialTokens: ['x', 'x'] }, /specialTokens: expected an array of different strings/],
+    [['a'], { type: 'bpe', specialTokens: [''] }, /specialTokens/],
+    [['a'], { type: 'char', specialTokens: ['<s>'] }, /specialTokens: expected one of <unk>, \[UNK\] among them/],
+    [['a'], { type: 'bpe', specialTokens: [], addEosToken: true }, /specialTokens: expected one of <\/s>/],
+    [['a'], { type: 'wordpiece', specialTokens: ['[UNK]', '</s>'], addEosToken: true }, /addEosToken: expected false/],
+    [['a'], { type: 'bpe', vocabsize: 300 }, /unknown option 'vocabsize': the nearest known is 'vocabSize'/],
+  ]) {
+    await assert.rejects(trainTokenizer(texts, options), { code: 'invalid-argument', message });
+  }
+});
+
+test('an abort ends the counting and the learning, with the signal’s reason', async () => {
+  const reason = new Error('enough');
+  const endless = function* () {
+    for (let i = 0; ; ++i) yield `word${i} `.repeat(1000);
+  };
+  for (const source of [endless(), [Array.from({ length: 200_000 }, (_, i) => (i * 7919).toString(36)).join(' ')]]) {
+    const controller = new AbortController();
+    setTimeout(() => controller.abort(reason), 50);
+    await assert.rejects(trainTokenizer(source, { type: 'bpe', vocabSize: 50_000, signal: controller.signal }), reason);
+  }
+  await assert.rejects(trainTokenizer(['a'], { type: 'byte', signal: AbortSignal.abort(reason) }), reason);
+  // The worker is free for others.
+  assert.equal((await trainTokenizer(['a'], { type: 'char' })).vocabSize, 5);
+});

@@ -1,0 +1,216 @@
+import type { Call, Methods } from '../engine/host.ts';
+import type { Native, NativeSession } from '../engine/native.ts';
+import type { Queue } from '../engine/queue.ts';
+import { WasmformerError } from '../errors.ts';
+import {
+  bytesFile,
+  type Destination,
+  type FileOptions,
+  jsonFile,
+  type Kept,
+  type Output,
+  openTraining,
+  type Source,
+  safetensorsFile,
+  type Tokenizer,
+  writeFiles,
+} from '../files/index.ts';
+import { decodeText, isObject } from '../files/json.ts';
+import type { CheckedPrompt, GenerateRequest } from '../options.ts';
+import type { FilePlatform } from '../platform/files.ts';
+import type { GenerateResult, ModelInfo, SavedFile, TrainStep } from '../types.ts';
+import type { Item } from './examples.ts';
+import type { TextFiles, TrainRequest } from './options.ts';
+import { format, type Resumable, type TrainerState, Training } from './training.ts';
+
+/** What a model that can be trained was made from. */
+export interface Origin {
+  /** The files of its tokenizer. */
+  kept: Kept;
+  /** Where a saved training lies, if one does. */
+  training?: { source: Source; options: FileOptions };
+}
+
+/** A model, as trainings see it. */
+export interface Trainee {
+  native: Native;
+  session: NativeSession;
+  tokenizer: Tokenizer | null;
+  info: ModelInfo;
+  config: Readonly<Record<string, unknown>>;
+  generationConfig: Readonly<Record<string, unknown>>;
+  /** null: it cannot be trained. */
+  origin: Origin | null;
+}
+
+/** What trainings need of the engine. */
+export interface TrainingsHost {
+  files: FilePlatform;
+  queue: Queue;
+  turn(): Promise<void>;
+  trainee(): Trainee;
+  /** Generates out of turn, from within one. */
+  generate(prompt: CheckedPrompt, request: GenerateRequest, signal: AbortSignal): Promise<GenerateResult>;
+}
+
+const moments = ['exp_avg', 'exp_avg_sq'] as const;
+
+/** The engine's methods for training a model and saving it. The last training is kept, for one that goes on with it. */
+export class Trainings {
+  readonly #host: TrainingsHost;
+  #training: Training | null = null;
+  /** The number, chosen by the caller, of the training that runs. */
+  #active = 0;
+
+  constructor(host: TrainingsHost) {
+    this.#host = host;
+  }
+
+  methods(): Methods {
+    return {
+      startTraining: (id: number, request: TrainRequest, call: Call) => this.#start(id, request, call),
+      feedTraining: (items: Item[], held: boolean, ended: boolean, call: Call) => this.#training?.feed(items, held, ended, call),
+      trainStep: (call: Call): Promise<TrainStep | null> | undefined => this.#training?.step(call),
+      endTraining: (id: number) => {
+        if (this.#active === id) this.#active = 0;
+      },
+      save: (to: Destination, optimizer: boolean, call: Call) => this.#host.queue.run(() => this.#save(to, optimizer), call.signal),
+    };
+  }
+
+  async #start(id: number, request: TrainRequest, { signal }: Call): Promise<void> {
+    const { queue, turn } = this.#host;
+    const trainee = this.#host.trainee();
+    if (!trainee.origin) {
+      throw new WasmformerError('invalid-argument', '[train] model: expected one made by create, or loaded with trainable: true');
+    }
+    if (this.#active) throw new WasmformerError('busy', '[train] model: another training runs: leave its loop or abort it first');
+    this.#active = id;
+    try {
+      const training = await queue.run(async () => {
+        const resumed = request.resume ? await this.#resumable(trainee, signal) : null;
+        this.#training?.delete();
+        this.#training = new Training(
+          {
+            ...trainee,
+            turn,
+            queued: (work, signal) => queue.run(work, signal),
+            sample: (ids, signal) => this.#sample(request, ids, signal),
+          },
+          request,
+          resumed,
+        );
+        return this.#training;
+      }, signal);
+      for (const [files, held] of [
+        [request.evalFiles, true],
+        [request.files, false],
+      ] as const) {
+        if (files) await training.feed(await this.#read(files, trainee.info.encoderDecoder, signal), held, true, { signal });
+      }
+      signal.throwIfAborted();
+    } catch (reason) {
+      this.#active = 0;
+      throw reason;
+    }
+  }
+
+  /** The last training here, or the one that the model was saved with. */
+  async #resumable({ native, session, origin }: Trainee, signal: AbortSignal): Promise<Resumable> {
+    const last = this.#training?.resumable;
+    if (last) {
+      // Copied, so that there is never room taken for two.
+      const held = new Map<string, [Float32Array, Float32Array]>();
+      for (const { name } of native.call(() => session.parameters())) held.set(name, last.moments(name));
+      return { state: last.state, moments: (name) => held.get(name) as [Float32Array, Float32Array] };
+    }
+    const saved =
+      origin?.training && (await openTraining(origin.training.source, { ...origin.training.options, signal }, this.#host.files));
+    if (!saved) {
+      const expected = 'a model that has been trained, or was saved with optimizer: true';
+      throw new WasmformerError('invalid-argument', `[train] resume: expected ${expected}, got one that has no training to go on with`);
+    }
+    const { state, moments: found } = saved;
+    if (state.format !== format || !Number.isSafeInteger(state.step) || !isObject(state.position) || !isObject(state.settings)) {
+      throw new WasmformerError('invalid-file', `[trainer_state.json] format: expected '${format}', got '${state.format}'`);
+    }
+    return {
+      state: state as unknown as TrainerState,
+      moments: (name) =>
+        moments.map((moment) => {
+          const data = found.get(`${moment}.${name}`);
+          if (data) return data;
+          throw new WasmformerError('missing-tensor', `[optimizer.safetensors] ${moment}.${name}: no such tensor`);
+        }) as [Float32Array, Float32Array],
+    };
+  }
+
+  /** Entries of text files. */
+  async #read({ files, lines }: TextFiles, pairs: boolean, signal: AbortSignal): Promise<Item[]> {
+    const { local } = this.#host.files;
+    const items: Item[] = [];
+    for (const file of files) {
+      let bytes: Uint8Array;
+      if (typeof file !== 'string') bytes = new Uint8Array(await file.arrayBuffer());
+      else if (!local) throw new WasmformerError('unsupported', '[train] file: a page has no paths: pass a Blob');
+      else if ((await local.kind(file)) !== 'file') throw new WasmformerError('not-found', `[train] file: no such file: ${file}`);
+      else {
+        const { folder, file: name } = local.split(file);
+        const source = await local.open(folder, name);
+        bytes = await source.read(0, source.size, signal);
+      }
+      const text = decodeText(bytes, typeof file === 'string' ? file : 'file');
+      if (!(lines ?? pairs)) items.push({ text });
+      else {
+        for (const line of text.split(/\r?\n/)) {
+          const [source, target, ...more] = line.split('\t');
+          if (pairs && target !== undefined && more.length === 0) items.push({ source, target });
+          else if (line !== '') items.push({ text: line });
+        }
+      }
+    }
+    return items;
+  }
+
+  async #sample({ sample }: TrainRequest, ids: Int32Array, signal: AbortSignal): Promise<string> {
+    const { info, tokenizer } = this.#host.trainee();
+    const prompt = sample.prompt ?? { ids };
+    const { text, tokenIds } = await this.#host.generate(prompt, sample.request, signal);
+    if (!tokenizer) return tokenIds.join(' ');
+    if (info.encoderDecoder) return text;
+    return ('text' in prompt ? prompt.text : tokenizer.decode(Array.from(prompt.ids), { skipSpecialTokens: true })) + text;
+  }
+
+  async #save(to: Destination, optimizer: boolean): Promise<SavedFile[] | undefined> {
+    const { native, session, tokenizer, config, generationConfig, origin } = this.#host.trainee();
+    if (!origin) throw new WasmformerError('unsupported', '[save] model: expected one made by create, or loaded with trainable: true');
+    if (tokenizer && origin.kept.size === 0) {
+      throw new WasmformerError('unsupported', '[save] tokenizer: expected one in files of its own, got one inside another file');
+    }
+    const parameters = native.call(() => session.parameters());
+    const files: Output[] = Array.from(origin.kept, ([name, bytes]) => bytesFile(name, bytes));
+    files.push(
+      jsonFile('config.json', { ...config, ...('dtype' in config ? { dtype: 'float32' } : {}), torch_dtype: 'float32' }),
+      jsonFile('generation_config.json', generationConfig),
+      safetensorsFile(
+        'model.safetensors',
+        parameters.map(({ name, shape }, i) => ({ name, shape, data: () => native.call(() => session.parameter(i)).data })),
+      ),
+    );
+    if (optimizer) {
+      const resumable = this.#training?.resumable;
+      if (!resumable)
+        throw new WasmformerError('invalid-argument', '[save] optimizer: expected a model that has been trained, got one that has not');
+      files.push(
+        jsonFile('trainer_state.json', resumable.state),
+        safetensorsFile(
+          'optimizer.safetensors',
+          parameters.flatMap(({ name, shape }) =>
+            moments.map((moment, which) => ({ name: `${moment}.${name}`, shape, data: () => resumable.moments(name)[which] })),
+          ),
+        ),
+      );
+    }
+    return writeFiles(files, to, this.#host.files, this.#host.turn);
+  }
+}
