@@ -304,24 +304,29 @@ describe('memory is back after dispose: 200 rounds', () => {
       const { status, output } = await script(
         `
         ${big}
+        const { readFile } = await import('node:fs/promises');
         const samples = [];
+        let addresses;
         for (let round = 0; round < 200; ++round) {
-          const lm = await load(files, { worker: ${worker} });
+          const lm = await load(files, { worker: ${worker}, threads: 2 });
           await lm.generate('ab', { maxNewTokens: 2, eosTokenId: null }).result;
           await lm.dispose();
           if (round % 10 === 9) {
             for (let i = 0; i < 3; ++i) { gc(); await new Promise((resolve) => setTimeout(resolve, 20)); }
             samples.push(process.memoryUsage().rss / 2 ** 20);
+            addresses = await readFile('/proc/self/statm', 'utf8').then((text) => (parseInt(text) * 4096) / 2 ** 30, () => 0);
           }
         }
         const early = Math.max(...samples.slice(1, 6));
         const late = Math.max(...samples.slice(-5));
-        console.log(JSON.stringify({ early, late }));`,
+        console.log(JSON.stringify({ early, late, addresses }));`,
         ['--expose-gc'],
       );
       assert.equal(status, 0, output);
-      const { early, late } = JSON.parse(output);
+      const { early, late, addresses } = JSON.parse(output);
       assert.ok(late < early + 60, `resident after 60 rounds ${early} MB, after 200 ${late} MB`);
+      // Each round reserved 4 GB and more.
+      assert.ok(addresses < 40, `${addresses} GB of addresses after 200 rounds`);
     });
   }
 });

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
-import { defaultModel, errorCodes, inspect, load as loadModel, ops } from '../dist/node.js';
+import { create, defaultModel, errorCodes, inspect, load as loadModel, ops } from '../dist/node.js';
 import { code } from './support/errors.mjs';
 import { startHub } from './support/hub.mjs';
 import { llama, random, safetensors } from './support/tiny.mjs';
@@ -135,6 +135,53 @@ describe('options', () => {
       assert.ok(worst > 0 && worst < 16 * precision * largest, `${dtype}: ${worst}`);
     }
   });
+});
+
+test('a weight that dtype cannot hold is refused by name and value; what a file has of NaN and infinities is kept where it can be', async () => {
+  const name = 'model.layers.0.mlp.up_proj.weight';
+  const holding = (value) => {
+    const weights = random(1);
+    const bytes = weights['model.safetensors'].slice();
+    const length = Number(new DataView(bytes.buffer).getBigUint64(0, true));
+    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
+    new DataView(bytes.buffer).setFloat32(8 + length + header[name].data_offsets[0] + 400, value, true);
+    return { ...weights, 'model.safetensors': bytes };
+  };
+  const most = (dtype, value) =>
+    `[load] ${name}: expected numbers up to 65504, the most that dtype '${dtype}' can hold, got ${value}; dtype 'f32' holds it`;
+  const finite = (value) => `[load] ${name}: expected finite numbers to quantise, got ${value}`;
+  for (const [value, dtype, expected] of [
+    [70_000, 'f16', most('f16', 70_000)],
+    [-70_000, 'q4', most('q4', -70_000)],
+    [70_000, 'q8'],
+    [70_000, 'bf16'],
+    [NaN, 'f16'],
+    [-Infinity, 'f32'],
+    [NaN, 'q8', finite('NaN')],
+    [-Infinity, 'q4', finite('-Infinity')],
+  ]) {
+    const loading = loadModel(holding(value), { dtype, threads: 1 });
+    if (expected) await assert.rejects(loading, { code: 'invalid-file', message: expected });
+    else await (await loading).dispose();
+  }
+});
+
+test('errors name the call: load, create, inspect', async () => {
+  const config = JSON.parse(new TextDecoder().decode(files['config.json']));
+  for (const [where, call] of [
+    ['load', (options) => load(files, options)],
+    ['create', (options) => create(config, options)],
+    ['inspect', (options) => inspect(files, options)],
+  ]) {
+    const named = (expected, what) => code(expected, new RegExp(`^\\[${where}\\] ${what}`));
+    await assert.rejects(call({ thread: 1 }), named('invalid-argument', "unknown option 'thread'"));
+    await assert.rejects(call({ dtype: 'q8', trainable: true }), named('invalid-argument', "dtype: expected 'f32' with trainable"));
+    await assert.rejects(call({ wasmUrl: '/no/such.wasm' }), named('not-found', '/no/such.wasm: '));
+  }
+  await assert.rejects(create(config, { tokenizer: '/no/such/folder' }), code('not-found', /^\[create\] source: no such file or folder/));
+  await assert.rejects(inspect('/no/such/folder'), code('not-found', /^\[inspect\] source: no such file or folder/));
+  await assert.rejects(inspect(5), code('invalid-argument', /^\[inspect\] source: expected a Hub id/));
+  await assert.rejects(load(Uint8Array.of(71)), code('invalid-file', /got a file of 1 \(not a llama2\.c checkpoint\?\)$/));
 });
 
 describe('refusals', () => {

@@ -1,6 +1,7 @@
 // Threads: the same results for any number of them, and what happens when they do not start, die or are not wanted any more.
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { create, defaultModel, load } from '../dist/node.js';
@@ -70,6 +71,61 @@ describe('the same bits for any number of threads', () => {
   }
 });
 
+test('deterministic: true and a wasmUrl of relaxed SIMD exclude each other', () => {
+  const script = `
+    const { create, inspect, load } = await import(${JSON.stringify(new URL('../dist/node.js', import.meta.url).href)});
+    const url = (level) => new URL(${JSON.stringify(new URL('../dist/', import.meta.url).href)} + 'wasmformer' + level + '.wasm');
+    const source = ${JSON.stringify(defaultModel)}, config = ${JSON.stringify(config)};
+    const answers = [];
+    for (const worker of [true, false]) {
+      const options = { deterministic: true, worker, wasmUrl: url('.relaxed') };
+      for (const work of [() => load('/nothing/is/read', options), () => create(config, options), () => inspect(source, options)])
+        await work().catch(({ code, message }) => answers.push(code + ' ' + message));
+      for (const more of [{ wasmUrl: url('') }, { deterministic: false }]) {
+        const lm = await load(source, { ...options, ...more });
+        answers.push(lm.info().simd);
+        await lm.dispose();
+      }
+    }
+    console.log(JSON.stringify(answers));`;
+  const answers = JSON.parse(execFileSync(nodeOf(22), ['--input-type=module', '-e', script], { encoding: 'utf8' }));
+  const refused = (where) => `invalid-argument [${where}] wasmUrl: expected simd128 with deterministic: true, got relaxed`;
+  const expected = [
+    ...['load', 'create', 'inspect'].map(refused),
+    ...['simd128', 'relaxed'].map((level) => ({ level, reason: 'wasmUrl names it' })),
+  ];
+  assert.deepEqual(answers, [...expected, ...expected]);
+});
+
+test('where 4 GB of addresses cannot be had, what can be is the limit', async () => {
+  const { Memory } = WebAssembly;
+  WebAssembly.Memory = class extends Memory {
+    constructor(limits) {
+      if (limits.maximum > 1024) throw new RangeError('no addresses');
+      super(limits);
+    }
+  };
+  try {
+    const options = { threads: 2, worker: false };
+    await assert.rejects(
+      create({ ...config, vocab_size: 60_000 }, options),
+      code('out-of-memory', /^\[create\] model: expected at most 67108864 bytes, got \d{9} /),
+    );
+    const lm = await create(config, options);
+    const many = Array.from({ length: 2000 }, (_, i) => i % 600);
+    await assert.rejects(lm.forward({ inputIds: [many] }, { attentions: true }), (error) => {
+      code('out-of-memory', /expected at most \d+ bytes, which is what is left, got \d+/)(error);
+      assert.ok(Number(/at most (\d+)/.exec(error.message)[1]) < 2 ** 26, error.message);
+      return true;
+    });
+    const [{ logits }] = await lm.forward({ inputIds: [[1, 2, 3]] });
+    assert.deepEqual(logits.shape, [3, 600]);
+    await lm.dispose();
+  } finally {
+    WebAssembly.Memory = Memory;
+  }
+});
+
 test('info says how many threads there are, and why', async () => {
   for (const [threads, expected] of [
     [1, { count: 1, reason: 'asked for' }],
@@ -94,8 +150,33 @@ describe('threads that fail', () => {
     await assert.rejects(load(random(1), { threads: 3, workerUrl: failing('throws') }), code('dead', reason));
   });
 
-  test('by not answering: after 20 seconds', async () => {
-    await assert.rejects(load(random(1), { threads: 2, workerUrl: failing('silent') }), code('dead', /no answer for 20 s/));
+  // Beside each other, for they only wait.
+  describe('by not answering', { concurrency: true }, () => {
+    test('after 20 seconds', async () => {
+      await assert.rejects(load(random(1), { threads: 2, workerUrl: failing('silent') }), code('dead', /no answer for 20 s/));
+    });
+
+    test('not while the process is stopped', async () => {
+      const child = spawn(process.execPath, [
+        '--input-type=module',
+        '-e',
+        `const { load } = await import(${JSON.stringify(new URL('../dist/node.js', import.meta.url).href)});
+        const workerUrl = new URL(${JSON.stringify(failing('late').href)});
+        const lm = await load(${JSON.stringify(defaultModel)}, { threads: 2, workerUrl });
+        console.log(lm.info().threads.count);
+        await lm.dispose();`,
+      ]);
+      let output = '';
+      child.stderr.on('data', (data) => (output += data));
+      child.stdout.once('data', async () => {
+        child.kill('SIGSTOP');
+        await sleep(22_000);
+        child.kill('SIGCONT');
+      });
+      child.stdout.on('data', (data) => (output += data));
+      const [status] = await once(child, 'exit');
+      assert.deepEqual([status, output], [0, 'late2\n']);
+    });
   });
 
   test('an abort while they start rejects with its reason', async () => {

@@ -121,14 +121,15 @@ test('hostile headers are refused at once', async () => {
   await bad({ version: 1 }, /version.*2 or 3.*got 1/, 'version 1', 'unsupported');
   await bad({ version: 0x03000000 }, /big endian/, 'big endian', 'unsupported');
   for (const count of [2n ** 63n, 2n ** 64n - 1n, 2n ** 32n, 5000n]) {
-    await bad({ tensorCount: count }, /number of tensors/, `${count} tensors`);
-    await bad({ keyCount: count }, /number of keys/, `${count} keys`);
-    await bad({ keys: [Buffer.concat([u64(count), Buffer.from('key')])] }, /length/, `a name of ${count} bytes`);
-    await bad({ keys: [key('k', 'string', u64(count))] }, /k\] value: length/, `a string of ${count} bytes`);
+    const got = (what) => new RegExp(`${what}: expected at most .* hold, got ${count}$`);
+    await bad({ tensorCount: count }, got('number of tensors'), `${count} tensors`);
+    await bad({ keyCount: count }, got('number of keys'), `${count} keys`);
+    await bad({ keys: [Buffer.concat([u64(count), Buffer.from('key')])] }, got('length'), `a name of ${count} bytes`);
+    await bad({ keys: [key('k', 'string', u64(count))] }, got('k\\] value: length'), `a string of ${count} bytes`);
     for (const of of [0, 4, 8, 12])
-      await bad({ keys: [key('k', 'array', u32(of), u64(count))] }, /k\] elements/, `${count} elements of type ${of}`);
-    await bad({ tensors: [tensor('t', { shape: [count, count] })] }, /t\] (shape|offset)/, `a shape of ${count}`);
-    await bad({ tensors: [tensor('t', { offset: count })] }, /t\] offset/, `an offset of ${count}`);
+      await bad({ keys: [key('k', 'array', u32(of), u64(count))] }, got('k\\] elements'), `${count} elements of type ${of}`);
+    await bad({ tensors: [tensor('t', { shape: [count, count] })] }, got('t\\] dimension'), `a shape of ${count}`);
+    await bad({ tensors: [tensor('t', { offset: count })] }, got('t\\] offset'), `an offset of ${count}`);
   }
   await bad({ keys: [key('k', 'array', u32(9), u64(1), u32(9), u64(1))] }, /k\] element type.*arrays in an array/, 'nested arrays');
   await bad({ keys: [key('k', 'array', u32(99), u64(1))] }, /k\] element type/, 'elements of no type');

@@ -464,7 +464,6 @@ class SessionHandle {
       result.set("hasPooler", info.has_pooler);
       result.set("tokenTypes", info.token_types);
       result.set("sourceVocabSize", info.source_vocab_size != 0 ? info.source_vocab_size : info.vocab_size);
-      result.set("simd", std::string(wf::kernels::simd_level()));
       return result;
     });
   }
@@ -590,6 +589,8 @@ val process_logits(const val& scores, size_t prompt_length, const val& ids, cons
   });
 }
 
+std::string simd_level() { return wf::kernels::simd_level(); }
+
 val run_mechanism(const std::string& operation, const val& tensors, const val& options) {
   return guarded([&] {
     wf::Arrays given;
@@ -655,6 +656,7 @@ EMSCRIPTEN_BINDINGS(wasmformer) {
       .function("moments", &TrainingHandle::moments)
       .function("setMoments", &TrainingHandle::set_moments)
       .function("setStep", &TrainingHandle::set_step);
+  emscripten::function("simdLevel", &simd_level);
   emscripten::function("startThreads", &start_threads);
   emscripten::function("createSession", &create_session);
   emscripten::function("processLogits", &process_logits);

@@ -40,7 +40,7 @@ export async function start(
     : deterministic
       ? 'deterministic: true'
       : `the engine has ${relaxed ? '' : 'no '}relaxed SIMD`;
-  return [await compiled(platform, wasmUrl, relaxed, threads.count > 1), { threads, simdReason }];
+  return [await compiled(platform, wasmUrl, relaxed, threads.count > 1), { threads, deterministic, simdReason }];
 }
 
 /** Makes `load` for a platform. */
@@ -55,24 +55,40 @@ export function createLoad(platform: Platform) {
 /** Makes `create` for a platform. */
 export function createCreate(platform: Platform) {
   return async function create(config: Readonly<Record<string, unknown>>, options?: CreateOptions): Promise<Model> {
-    const { tokenizer, ...rest } = checkCreateOptions(options);
-    const settings = {
-      ...rest,
-      ...(tokenizer === undefined ? {} : { tokenizer: checkSource(platform, (tokenizer as TrainedTokenizer | null)?.files ?? tokenizer) }),
-    };
-    const { client, value } = await run<LoadedModel>(platform, 'create', checkConfig(config), settings);
-    return new Model(client, value);
+    return saying('create', async () => {
+      const { tokenizer, ...rest } = checkCreateOptions(options);
+      const settings = {
+        ...rest,
+        ...(tokenizer === undefined
+          ? {}
+          : { tokenizer: checkSource(platform, (tokenizer as TrainedTokenizer | null)?.files ?? tokenizer) }),
+      };
+      const { client, value } = await run<LoadedModel>(platform, 'create', checkConfig(config), settings);
+      return new Model(client, value);
+    });
   };
 }
 
 /** Makes `inspect` for a platform. */
 export function createInspect(platform: Platform) {
   return async function inspect(source: Source | ArrayLike<File>, options?: LoadOptions): Promise<Inspection> {
-    const checked = checkLoadOptions(options);
-    const { client, value } = await run<Inspection>(platform, 'inspect', checkSource(platform, source), checked);
-    await client.dispose();
-    return value;
+    return saying('inspect', async () => {
+      const checked = checkLoadOptions(options);
+      const { client, value } = await run<Inspection>(platform, 'inspect', checkSource(platform, source), checked);
+      await client.dispose();
+      return value;
+    });
   };
+}
+
+/** Errors of what others share with `load` speak of that: this puts their own name there. */
+async function saying<T>(where: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (reason) {
+    if (!(reason instanceof WasmformerError)) throw reason;
+    throw new WasmformerError(reason.code, reason.message.replace(/^\[load]/, `[${where}]`), reason);
+  }
 }
 
 /** Starts an engine and calls a method of it with what the model is made from; nothing is left behind if that fails. */
@@ -89,18 +105,12 @@ async function run<T>(platform: Platform, method: string, from: unknown, options
   try {
     return { client, value: await untilAborted(answer, signal) };
   } catch (reason) {
-    const ended = answer.then(
-      () => {},
-      () => {},
-    );
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    const late = new Promise<void>((resolve) => {
-      timer = setTimeout(resolve, patience);
-    });
-    Promise.race([ended, late]).then(() => {
-      clearTimeout(timer);
-      return client.dispose();
-    });
+    const dispose = () => client.dispose();
+    const timer = setTimeout(dispose, patience);
+    answer
+      .catch(() => {})
+      .then(() => clearTimeout(timer))
+      .then(dispose);
     throw reason;
   }
 }

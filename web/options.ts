@@ -306,20 +306,20 @@ export function checkLoadOptions(options: unknown): LoadOptions {
   return reading('load', () => checkedLoadOptions(options));
 }
 
-/** Checks `create`'s options. */
+/** Checks `create`'s options; its errors speak of `load`. */
 export function checkCreateOptions(options: unknown): CreateOptions {
   const names = ['dtype', 'cacheDtype', 'signal', 'threads', 'deterministic', 'worker', 'trainable', 'wasmUrl', 'workerUrl'];
   const kinds = Object.fromEntries(names.map((name) => [name, loadOptions[name]]));
-  return reading('create', () => {
-    const result = checkedLoadOptions(options, 'create', { ...kinds, seed, tokenizer: anything });
+  return reading('load', () => {
+    const result = checkedLoadOptions(options, { ...kinds, seed, tokenizer: anything });
     return { trainable: (result.dtype ?? 'f32') === 'f32', ...result };
   });
 }
 
-function checkedLoadOptions(options: unknown, where = 'load', kinds = loadOptions): LoadOptions {
-  const result = checked(where, options, kinds);
-  if (result.trainable && (result.dtype ?? 'f32') !== 'f32') fail(where, 'dtype', "'f32' with trainable", result.dtype);
-  if (result.network) checked(where, result.network, networkOptions);
+function checkedLoadOptions(options: unknown, kinds = loadOptions): LoadOptions {
+  const result = checked('load', options, kinds);
+  if (result.trainable && (result.dtype ?? 'f32') !== 'f32') fail('load', 'dtype', "'f32' with trainable", result.dtype);
+  if (result.network) checked('load', result.network, networkOptions);
   return result;
 }
 

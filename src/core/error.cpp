@@ -1,5 +1,6 @@
 #include "core/error.hpp"
 
+#include <cmath>
 #include <cstdio>
 
 namespace wf {
@@ -41,8 +42,12 @@ void Word::append_to(std::string& text) const {
       text += std::to_string(integer_);
       return;
     case Kind::kReal:
-      std::snprintf(digits, sizeof digits, "%.9g", real_);
-      text += digits;
+      if (std::isfinite(real_)) {
+        std::snprintf(digits, sizeof digits, "%.9g", real_);
+        text += digits;
+      } else {
+        text += std::isnan(real_) ? "NaN" : real_ < 0 ? "-Infinity" : "Infinity";
+      }
       return;
     case Kind::kOther:
       text += other_.text(other_.object);

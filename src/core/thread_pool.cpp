@@ -17,8 +17,7 @@ namespace wf {
 namespace {
 
 constexpr uint32_t kStop = UINT32_MAX;
-constexpr int64_t kNap = 100;       // milliseconds of a wait that looks after lost threads
-constexpr size_t kPatience = 1200;  // naps without progress after which a thread counts as lost: a starved machine needs seconds
+constexpr int64_t kNap = 100;  // milliseconds of a wait that looks after lost threads
 
 // About 30 microseconds: longer than the serial stretches between two operations, shorter than anybody notices.
 constexpr size_t kSpins = 20000;
@@ -59,7 +58,8 @@ void ThreadPool::wake(std::atomic<uint32_t>& word, size_t count) {
 #endif
 }
 
-ThreadPool::ThreadPool(size_t threads, size_t cores) : threads_(std::max<size_t>(threads, 1)), spins_(spins_for(threads, cores)) {}
+ThreadPool::ThreadPool(size_t threads, size_t cores, size_t patience)
+    : threads_(std::max<size_t>(threads, 1)), spins_(spins_for(threads, cores)), patience_(patience) {}
 
 ThreadPool::~ThreadPool() { stop(); }
 
@@ -86,8 +86,8 @@ void ThreadPool::wake(std::atomic<uint32_t>&, size_t) {
   native_->changed.notify_all();
 }
 
-ThreadPool::ThreadPool(size_t threads, size_t cores)
-    : threads_(std::max<size_t>(threads, 1)), spins_(spins_for(threads, cores)), native_(std::make_unique<Native>()) {
+ThreadPool::ThreadPool(size_t threads, size_t cores, size_t patience)
+    : threads_(std::max<size_t>(threads, 1)), spins_(spins_for(threads, cores)), patience_(patience), native_(std::make_unique<Native>()) {
   for (size_t thread = 1; thread < threads_; ++thread) native_->threads.emplace_back([this, thread] { serve(thread); });
 }
 
@@ -112,7 +112,7 @@ void ThreadPool::run_job(size_t parts, Job job) {
   size_t looks = 0, naps = 0;
   for (uint32_t left, before = parts_; (left = unfinished_.load(std::memory_order_acquire)) != 0; before = left) {
     if (left != before) looks = naps = 0;
-    if (lost_.load() != 0 || naps > kPatience) {
+    if (lost_.load() != 0 || naps > patience_) {
       lost_ = 1;
       break;
     }

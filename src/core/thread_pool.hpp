@@ -12,7 +12,8 @@ class ThreadPool {
  public:
   // `threads` with the caller's; `cores` the machine has: with more threads than that none waits by spinning. Natively the others
   // are started here. In wasm each is a worker's, which calls `serve` once; until then, and without, the caller does all the work.
-  explicit ThreadPool(size_t threads, size_t cores = 0);
+  // `patience`: naps of a tenth of a second without progress after which a thread counts as lost: a starved machine needs seconds.
+  explicit ThreadPool(size_t threads, size_t cores = 0, size_t patience = 1200);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -51,7 +52,8 @@ class ThreadPool {
 
   const size_t threads_;
   const size_t spins_;  // looks at a word before sleeping on it
-  Job job_{};           // these two belong to whoever holds a part
+  const size_t patience_;
+  Job job_{};  // these two belong to whoever holds a part
   uint32_t parts_ = 0;
   // Each on a cache line of its own.
   alignas(64) std::atomic<uint32_t> unclaimed_{0};   // parts that nobody has begun, or kStop

@@ -2,6 +2,9 @@
 
 #include <atomic>
 #include <catch_amalgamated.hpp>
+#include <chrono>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "core/error.hpp"
@@ -48,6 +51,44 @@ TEST_CASE("a pool that lost a thread says so and does not wait", "[thread_pool]"
     CHECK(error.message() == "[threads] one of 3 ended in the middle of its work");
   }
 }
+
+// In wasm a pool of the tests has no threads but the caller's.
+#ifndef __wasm__
+TEST_CASE("a thread that vanishes with a part in its hands is missed", "[thread_pool]") {
+  ThreadPool pool(2, 0, 3);
+  std::atomic<bool> taken = false, found = false;
+  const auto vanish = [&](size_t, size_t thread) {
+    if (thread == 1) taken = true;
+    std::atomic<bool>& awaited = thread == 1 ? found : taken;
+    while (!awaited) std::this_thread::yield();
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  std::string message;
+  try {
+    pool.run(2, vanish);
+  } catch (const Error& error) {
+    CHECK(error.code() == Code::kDead);
+    message = error.message();
+  }
+  found = true;
+  CHECK(message == "[threads] one of 2 ended in the middle of its work");
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(300));
+  CHECK_THROWS_AS(pool.run(2, [](size_t, size_t) {}), Error);
+}
+
+TEST_CASE("threads that are slow, but get on, are not missed", "[thread_pool]") {
+  ThreadPool pool(3, 0, 10);
+  std::atomic<size_t> begun = 0, done = 0;
+  pool.run(3, [&](size_t, size_t thread) {
+    for (++begun; begun != 3;) std::this_thread::yield();
+    // Either is within the pool's patience, both together are not.
+    while (thread == 2 && done != 2) std::this_thread::yield();
+    if (thread != 0) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    ++done;
+  });
+  CHECK(done == 3);
+}
+#endif
 
 TEST_CASE("pools start and stop in any state", "[thread_pool]") {
   for (size_t i = 0; i < 50; ++i) {

@@ -117,35 +117,42 @@ bool take(DType dtype, const char* block, Codes& out) {
   return std::isfinite(out.scale) && std::abs(out.low) <= 65504;
 }
 
-// n numbers of f16 or bf16, `number(i)`, become W[row][k + i]; `run` is where W[row][0] is.
+// n numbers of f16 or bf16, `number(i)`, become W[row][k + i]; `run` is where W[row][0] is. Whether one is an infinity or NaN.
 template <class Number>
-void put_halves(DType store, uint16_t* run, size_t D, size_t k, size_t n, Number number) {
-  uint32_t special = 0;  // bit 15: an f16 with an exponent of 31
+bool put_halves(DType store, uint16_t* run, size_t D, size_t k, size_t n, Number number) {
+  const uint32_t exponent_step = store == DType::kF16 ? 0x0400u : 0x0080u;
+  uint32_t sums = 0;  // bit 15: an exponent of all ones
   for (size_t i = 0; i < n; ++i) {
     const uint16_t value = number(i);
-    special |= (value & 0x7fffu) + 0x0400u;
+    sums |= (value & 0x7fffu) + exponent_step;
     run[(k + i) * kPanel] = value;
   }
-  if (store == DType::kF16 && (special & 0x8000u)) run[D * kPanel] = 1;
+  const bool special = (sums & 0x8000u) != 0;
+  if (store == DType::kF16 && special) run[D * kPanel] = 1;
+  return special;
 }
 
 // n numbers, followed by zeros up to a multiple of 32, become W[row][k + i]; where store is quantised k is a multiple of 32.
 bool put_numbers(DType store, void* panels, size_t D, size_t row, size_t k, const float* values, size_t n) {
-  bool finite = true;
+  bool fits = true;
   const size_t first = row / kPanel * panel_length(store, D) * kPanel + row % kPanel;
   if (is_quantised_store(store)) {
     Codes codes;
     for (size_t i = 0; i < n; i += kCodes) {
-      finite &= quantise(store, values + i, codes);
+      fits &= quantise(store, values + i, codes);
       put(store, place(store, panels, D, row, (k + i) / kCodes), codes);
     }
   } else if (store == DType::kF32) {
     float* const run = static_cast<float*>(panels) + first;
     for (size_t i = 0; i < n; ++i) run[(k + i) * kPanel] = values[i];
   } else {
-    put_halves(store, static_cast<uint16_t*>(panels) + first, D, k, n, [&](size_t i) { return narrow(store, values[i]); });
+    uint16_t* const run = static_cast<uint16_t*>(panels) + first;
+    const bool special = put_halves(store, run, D, k, n, [&](size_t i) { return narrow(store, values[i]); });
+    for (size_t i = 0; special && i < n; ++i) {
+      fits &= !std::isfinite(values[i]) || std::isfinite(widen(store, run[(k + i) * kPanel]));
+    }
   }
-  return finite;
+  return fits;
 }
 
 // n numbers of a file's format `dtype`, as they are.
@@ -159,13 +166,13 @@ bool put_taken(DType store, DType dtype, void* panels, size_t D, size_t row, siz
     });
     return true;
   }
-  bool finite = true;
+  bool fits = true;
   Codes codes;
   for (size_t i = 0; i < n; i += kCodes, src += block_bytes(dtype)) {
-    finite &= take(dtype, src, codes);
+    fits &= take(dtype, src, codes);
     put(store, place(store, panels, D, row, (k + i) / kCodes), codes);
   }
-  return finite;
+  return fits;
 }
 
 constexpr size_t kChunk = 256;  // numbers converted at a time: the largest block of a file, and a panel's part stays in the cache
@@ -187,7 +194,7 @@ bool pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t
   static_cast<void>(F);
   const char* const bytes = static_cast<const char*>(src);
   const size_t row_bytes = stored_bytes(src_dtype, D);
-  bool finite = true;
+  bool fits = true;
   for (size_t i = 0, end; i < count; i = end) {
     end = std::min(count, i + kPanel - (row + i) % kPanel);
     for (size_t k = 0; k < D; k += kChunk) {
@@ -195,16 +202,16 @@ bool pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t
       for (size_t r = i; r < end; ++r) {
         const char* const at = bytes + r * row_bytes + stored_bytes(src_dtype, k);
         if (store != DType::kF32 && is_taken(store, src_dtype)) {
-          finite &= put_taken(store, src_dtype, panels, D, row + r, k, at, part);
+          fits &= put_taken(store, src_dtype, panels, D, row + r, k, at, part);
         } else {
           float values[kChunk] = {};
           convert(at, src_dtype, values, part);
-          finite &= put_numbers(store, panels, D, row + r, k, values, part);
+          fits &= put_numbers(store, panels, D, row + r, k, values, part);
         }
       }
     }
   }
-  return finite;
+  return fits;
 }
 
 bool pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_t count, size_t row, size_t rows, const void* src,
@@ -213,7 +220,7 @@ bool pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_
   constexpr size_t kStride = kChunk + 8;  // not a power of two: columns are read one after the other
   const char* const bytes = static_cast<const char*>(src);
   float values[kCodes * kStride], column[kCodes] = {};
-  bool finite = true;
+  bool fits = true;
   for (size_t i = 0; i < count; i += kCodes) {
     const size_t depth = std::min(kCodes, count - i);
     for (size_t j = 0; j < rows; j += kChunk) {
@@ -223,11 +230,11 @@ bool pack_columns(DType store, void* panels, size_t F, size_t D, size_t k, size_
       }
       for (size_t c = 0; c < width; ++c) {
         for (size_t d = 0; d < kCodes; ++d) column[d] = d < depth ? values[d * kStride + c] : 0.0f;
-        finite &= put_numbers(store, panels, D, row + j + c, k + i, column, depth);
+        fits &= put_numbers(store, panels, D, row + j + c, k + i, column, depth);
       }
     }
   }
-  return finite;
+  return fits;
 }
 
 void unpack_row(DType store, const void* panels, size_t F, size_t D, size_t row, float* out) {

@@ -22,8 +22,8 @@ size_t panel_bytes(DType store, size_t F, size_t D);
 
 // src (count, D), row-major, becomes rows row..row+count of W. `panels` was zeroed once, before the first row. src may be in any
 // format, D being a multiple of its block: widening is exact, narrowing rounds to nearest, ties to even, kQ8 takes blocks of Q8_0
-// and kQ4 those of Q4_0 and Q4_1 as they are and quantise all else. False, in kQ8 and kQ4 only: a weight is infinite, NaN, or beyond the
-// format (quantise), and what was packed is of no use.
+// and kQ4 those of Q4_0 and Q4_1 as they are and quantise all else. False where the format cannot hold a weight, and what was packed is
+// of no use: in kF16 and kBF16 a finite one that rounds to infinity, in kQ8 and kQ4 one that is infinite, NaN or too large (quantise).
 bool pack_rows(DType store, void* panels, size_t F, size_t D, size_t row, size_t count, const void* src, DType src_dtype);
 
 // src (count, rows), row-major: element [i][j] becomes W[row + j][k + i]. For weights stored as (D, F), GPT-2's for example. In kQ8

@@ -154,6 +154,8 @@ TEST_CASE("what is not built is named", "[models][configuration]") {
   CHECK_THAT(error("llama", "num_key_value_heads", 3.0), ContainsSubstring("num_key_value_heads"));
   CHECK_THAT(error("llama", "rope_scaling.rope_type", std::string("su")),
              StartsWith("unsupported [config.json] rope_scaling.rope_type") && ContainsSubstring("'su'"));
+  CHECK(error("llama", "head_dim", 1.0) == "invalid-argument [config.json] head size: expected at least 2 for rotary positions, got 1");
+  CHECK_THAT(error("llama", "head_dim", 5.0), ContainsSubstring("rotary part of a head: expected 1 to 4 features, got 5"));
   CHECK_THAT(error("llama", "hidden_size", std::monostate{}),
              StartsWith("invalid-argument [config.json] hidden_size") && ContainsSubstring("nothing"));
   CHECK_THAT(error("qwen3", "layer_types", std::vector<std::string>{"full_attention", "linear_attention"}),

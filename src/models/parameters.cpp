@@ -1,10 +1,42 @@
 #include "models/parameters.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.hpp"
+#include "kernels/panels.hpp"
 
 namespace wf {
+
+namespace {
+
+// n numbers of `source` are not all of those that a weight in `store` can hold.
+[[noreturn]] void refuse(const std::string& name, DType store, size_t n, const void* source, DType dtype) {
+  constexpr size_t kChunk = 256;  // a multiple of every block
+  float values[kChunk], greatest = 0;
+  for (size_t i = 0; i < n; i += kChunk) {
+    const size_t part = std::min(kChunk, n - i);
+    kernels::convert(static_cast<const char*>(source) + stored_bytes(dtype, i), dtype, values, part);
+    for (size_t j = 0; j < part; ++j) {
+      if (!std::isfinite(values[j])) {
+        if (is_block(store)) fail(Code::kInvalidFile, "load", name, ": expected finite numbers to quantise, got ", values[j]);
+      } else if (std::abs(values[j]) > std::abs(greatest)) {
+        greatest = values[j];
+      }
+    }
+  }
+  const bool is_bf16 = store == DType::kBF16;
+  const float most = is_bf16 ? kernels::widen(store, 0x7f7f) : 65504;
+  // A block of a file can have a scale that is too large and small numbers.
+  const Word got = std::abs(greatest) > most ? Word(greatest) : Word("a block with a larger range");
+  fail(Code::kInvalidFile, "load", name, ": expected numbers up to ", most, ", the most that dtype '",
+       is_bf16           ? "bf16"
+       : is_block(store) ? "q4"
+                         : "f16",
+       "' can hold, got ", got, "; dtype 'f32' holds it");
+}
+
+}  // namespace
 
 size_t Parameter::weight_row(size_t stored) const {
   if (layout != Layout::kByHead) return row + stored;
@@ -27,10 +59,7 @@ void Parameter::load(size_t begin, size_t count, const void* source, DType dtype
       held &= weight->write_rows(weight_row(begin + r), 1, static_cast<const char*>(source) + r * stride, dtype);
     }
   }
-  if (!held) {
-    fail(Code::kInvalidFile, "load", name, ": expected numbers that ", name_of(weight->dtype()),
-         " can hold, got an infinity, a NaN or one too large; dtype 'f32' holds them all");
-  }
+  if (!held) refuse(name, weight->dtype(), count * row_size(dtype), source, dtype);
 }
 
 // visit(row of the weight, first element in it, first element as stored, how many, elements between two as stored)

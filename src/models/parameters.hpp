@@ -33,7 +33,8 @@ struct Parameter {
   bool is_turned(DType dtype) const { return layout == Layout::kTransposed && is_block(dtype); }
   size_t stored_rows(DType dtype) const { return is_turned(dtype) ? row_size() : stored_rows(); }
   size_t row_size(DType dtype) const { return is_turned(dtype) ? stored_rows() : row_size(); }
-  // `count` stored rows from `begin` on, in `dtype`. Error kInvalidFile names a parameter with numbers that a quantised weight cannot hold.
+  // `count` stored rows from `begin` on, in `dtype`. Error kInvalidFile names a parameter and a number of it that the weight's format
+  // cannot hold.
   void load(size_t begin, size_t count, const void* source, DType dtype) const;
   // The whole tensor as stored, or its gradient, as floats (shape.size()).
   void read(float* out, bool gradient) const;

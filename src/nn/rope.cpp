@@ -86,6 +86,7 @@ Rope::Rope(const Config& config, size_t head_size, size_t max_positions, double 
   features_ = static_cast<size_t>(static_cast<double>(head_size) * share);  // rounded down, as Python does
   rotary_ = features_ + features_ % 2;
   if (rotary_ == 0 || rotary_ > head_size) {
+    if (head_size < 2) fail(Code::kInvalidArgument, "config.json", "head size: expected at least 2 for rotary positions, got ", head_size);
     fail(Code::kInvalidArgument, "config.json", "rotary part of a head: expected 1 to ", head_size - head_size % 2, " features, got ",
          features_);
   }

@@ -60,6 +60,7 @@ export interface EnginePlatform {
 /** How an engine is to compute. */
 export interface EngineStart {
   threads: Threads;
+  deterministic: boolean | undefined;
   simdReason: string;
 }
 
@@ -186,7 +187,10 @@ export class Engine {
   /** Makes the WebAssembly instance. */
   async start(compiled: WebAssembly.Module, start: EngineStart, { signal }: Call): Promise<void> {
     this.#start = start;
-    this.#native = await Native.create(compiled, start.threads, this.#platform.openThread, signal);
+    const native = await Native.create(compiled, start.threads, this.#platform.openThread, signal);
+    this.#native = native;
+    if (start.deterministic && native.simd !== 'simd128')
+      throw new WasmformerError('invalid-argument', `[load] wasmUrl: expected simd128 with deterministic: true, got ${native.simd}`);
   }
 
   async load(source: Source, options: EngineLoadOptions, { signal, emit }: Call): Promise<LoadedModel> {
@@ -195,7 +199,7 @@ export class Engine {
     try {
       const origin: Origin | null = options.trainable ? { kept: new Map() } : null;
       if (origin && (await checkpoint.folder.list())?.includes('trainer_state.json')) origin.training = { source, options };
-      this.#model = await this.#build('load', checkpoint, native, options, signal, origin, {
+      this.#model = await this.#build(checkpoint, native, options, signal, origin, {
         match: (parameters) => matchTensors(parameters, checkpoint.tensors),
         tokenizer: () => loadTokenizer(checkpoint, { signal, kept: origin?.kept }),
         sentence: (likely) => loadSentenceSettings(checkpoint, likely, signal),
@@ -221,7 +225,7 @@ export class Engine {
     const generationConfig = mergeGenerationConfig(config, null);
     const described = { name: 'create', format: 'none', config, generationConfig, warnings: [] };
     const origin: Origin | null = options.trainable ? { kept: new Map() } : null;
-    this.#model = await this.#build('create', described, native, options, signal, origin, {
+    this.#model = await this.#build(described, native, options, signal, origin, {
       match: (parameters) => ({
         matches: parameters.map((parameter, index) => ({ index, parameter, entry: { dtype: 'F32' } as TensorEntry })),
         dtypes: parameters.map(() => 'F32'),
@@ -288,7 +292,6 @@ export class Engine {
   }
 
   async #build(
-    where: string,
     from: Described,
     native: Native,
     options: EngineLoadOptions,
@@ -302,7 +305,7 @@ export class Engine {
     const { session, matches, dtypes, unused } = openSession(native, config, given, parts.match);
     try {
       const plan = native.call(() => session.plan(dtypes));
-      refuseTooLarge(where, native, config, options.dtype, dtypes, plan);
+      refuseTooLarge(native, config, options.dtype, dtypes, plan);
 
       let tokenizer: Tokenizer | null = null;
       let tokenizerError: unknown;
@@ -343,7 +346,7 @@ export class Engine {
           info: {
             ...describeModel(from, info, plan, matches, unused, options),
             ...describeTasks(info, tokenizer, sentence),
-            simd: { level: info.simd, reason: simdReason },
+            simd: { level: native.simd, reason: simdReason },
             threads: { count: threads.count, reason: threads.reason },
           },
         },
@@ -799,7 +802,7 @@ function describeModel(
   const [most] = (Object.entries(dtypes) as [Dtype, number][]).sort(([, a], [, b]) => b - a)[0];
   return {
     source: checkpoint.name,
-    ...(checkpoint.commit ? { commit: checkpoint.commit } : {}),
+    ...(checkpoint.commit && { commit: checkpoint.commit }),
     format: checkpoint.format,
     architecture: info.architecture,
     parameters: matches.reduce((sum, { parameter }) => sum + count(parameter.shape), 0),
@@ -839,16 +842,16 @@ function count(shape: readonly number[]): number {
 
 function sessionOptions({ dtype, cacheDtype, trainable }: EngineLoadOptions): Flat {
   return {
-    ...(dtype ? { dtype: storeOf(dtype) } : {}),
-    ...(cacheDtype ? { cacheDtype: storeOf(cacheDtype) } : {}),
-    ...(trainable ? { trainable } : {}),
+    ...(dtype && { dtype: storeOf(dtype) }),
+    ...(cacheDtype && { cacheDtype: storeOf(cacheDtype) }),
+    ...(trainable && { trainable }),
   };
 }
 
 /** A session and where its parameters come from. Parts of the model that the files may lack and do lack are turned off in `config`. */
 function openSession(native: Native, config: Flat, options: Flat, match: Parts['match']): Matched & { session: NativeSession } {
   for (;;) {
-    const session = native.call((module) => module.createSession(config, options));
+    const session = native.call((module) => module.createSession(config, { ...options, memoryLimit: native.memoryLimit }));
     try {
       const matched = match(native.call(() => session.parameters()));
       if (matched.without.length === 0) return { session, ...matched };
@@ -862,7 +865,7 @@ function openSession(native: Native, config: Flat, options: Flat, match: Parts['
 }
 
 /** Throws `out-of-memory` for a model that cannot fit, and says what would. */
-function refuseTooLarge(where: string, native: Native, config: Flat, dtype: Dtype | undefined, given: string[], plan: Plan): void {
+function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, given: string[], plan: Plan): void {
   const need = bytesNeeded(plan);
   const { memoryLimit } = native;
   if (need <= memoryLimit) return;
@@ -874,7 +877,7 @@ function refuseTooLarge(where: string, native: Native, config: Flat, dtype: Dtyp
   });
   throw new WasmformerError(
     'out-of-memory',
-    `[${where}] model: expected at most ${memoryLimit} bytes${dtype ? ` with dtype '${dtype}'` : ''}, got ${need} (weights ${plan.weights}, ` +
+    `[load] model: expected at most ${memoryLimit} bytes${dtype ? ` with dtype '${dtype}'` : ''}, got ${need} (weights ${plan.weights}, ` +
       `working memory ${plan.workspace}, ${plan.cachePerToken} a token of context); ` +
       `${fitting ? `dtype '${fitting}' would fit` : 'no dtype would fit'}`,
   );

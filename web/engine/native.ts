@@ -56,7 +56,6 @@ export interface NativeInfo {
   tokenTypes: number;
   /** Of an encoder-decoder model's encoder; elsewhere `vocabSize`. */
   sourceVocabSize: number;
-  simd: string;
 }
 
 export interface NativeStep {
@@ -154,6 +153,8 @@ export interface NativeSession extends Deletable {
 }
 
 export interface NativeModule {
+  /** `relaxed` or `simd128`. */
+  simdLevel(): string;
   /** Makes the pool, to be called once, before the first session. */
   startThreads(count: number, cores: number): Guarded<ThreadEntry>;
   createSession(config: Flat, options: Flat): Guarded<NativeSession>;
@@ -178,9 +179,7 @@ function makeMemory(shared: boolean): { memory: WebAssembly.Memory; limit: numbe
       throw new WasmformerError(
         'out-of-memory',
         `[engine] memory: expected ${maximum * page} bytes of addresses, got: ${messageOf(reason)}`,
-        {
-          cause: reason,
-        },
+        { cause: reason },
       );
     }
   }
@@ -195,11 +194,14 @@ export class Native {
 
   /** Bytes that its memory may grow to. */
   readonly memoryLimit: number;
+  /** Which instructions it was compiled for. */
+  readonly simd: string;
 
   private constructor(module: NativeModule, memory: WebAssembly.Memory, limit: number) {
     this.#module = module;
     this.#memory = memory;
     this.memoryLimit = limit;
+    this.simd = module.simdLevel();
   }
 
   /**
@@ -214,28 +216,21 @@ export class Native {
   ): Promise<Native> {
     const { memory, limit } = makeMemory(count > 1);
     let text = '';
-    let failed: (reason: unknown) => void = () => {};
-    const failure = new Promise<never>((_, reject) => {
-      failed = reject;
-    });
-    failure.catch(() => {});
-    const module = await Promise.race([
-      failure,
+    const print = (line: string) => {
+      text += `${line}\n`;
+    };
+    const module = await new Promise<NativeModule>((resolve, reject) => {
       createModule({
         instantiateWasm: (imports, done) => {
-          WebAssembly.instantiate(compiled, imports).then((instance) => done(instance, compiled), failed);
+          WebAssembly.instantiate(compiled, imports).then((instance) => done(instance, compiled), reject);
           return {};
         },
         wasmMemory: memory,
-        print: (line) => {
-          text += `${line}\n`;
-        },
-        printErr: (line) => {
-          text += `${line}\n`;
-        },
-        onAbort: failed,
-      }),
-    ]).catch((reason) => {
+        print,
+        printErr: print,
+        onAbort: reject,
+      }).then(resolve, reject);
+    }).catch((reason) => {
       throw new WasmformerError('internal', `[engine] WebAssembly did not start: ${text}${messageOf(reason)}`, {
         cause: reason,
       });

@@ -1,4 +1,5 @@
 import { WasmformerError } from '../errors.ts';
+import { untilAborted } from './queue.ts';
 
 /** How many threads compute, the engine's own included, and how many cores there are for them. */
 export interface Threads {
@@ -32,8 +33,11 @@ export interface ThreadPort {
   terminate(): void;
 }
 
-/** How long none of the threads may have got ready for, in milliseconds: far more than a busy machine needs. */
-const patience = 20_000;
+/**
+ * How long none of the threads may have got ready for, in seconds: far more than a busy machine needs. It is counted in ticks, so
+ * that a process that was stopped, or a starved one, does not take its own absence for theirs.
+ */
+const patience = 20;
 
 /** The most threads that are started unless more are asked for; beyond, a model of a page's size gains nothing. */
 const most = 8;
@@ -56,27 +60,23 @@ export async function startThreads(
   lost: (reason: string) => void,
 ): Promise<ThreadPort[]> {
   const ports: ThreadPort[] = [];
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  let abort = () => {};
+  let timer: ReturnType<typeof setInterval> | undefined;
   try {
-    await new Promise<void>((resolve, reject) => {
+    signal.throwIfAborted();
+    const started = new Promise<void>((resolve, reject) => {
       let ready = 0;
+      let waited = 0;
       let failed = (reason: string) =>
         reject(new WasmformerError('dead', `[threads] expected ${stacks.length + 1} to start, ${ready + 1} did: ${reason}`));
-      const wait = () => {
-        clearTimeout(timer);
-        timer = setTimeout(() => failed(`no answer for ${patience / 1000} s`), patience);
-      };
-      abort = () => reject(signal.reason);
-      signal.throwIfAborted();
-      signal.addEventListener('abort', abort);
-      wait();
+      timer = setInterval(() => {
+        if (++waited === patience * 10) failed(`no answer for ${patience} s`);
+      }, 100);
       stacks.forEach((stack, i) => {
         const port = open();
         ports.push(port);
         port.listen((failure) => {
           if (failure !== null) return failed(failure);
-          wait();
+          waited = 0;
           if (++ready < stacks.length) return;
           failed = lost;
           resolve();
@@ -84,14 +84,14 @@ export async function startThreads(
         port.post({ ...entry, stacks: [stack], module, memory, number: i + 1 });
       });
     });
+    await untilAborted(started, signal);
     for (const port of ports) port.release();
     return ports;
   } catch (reason) {
     for (const port of ports) port.terminate();
     throw reason;
   } finally {
-    clearTimeout(timer);
-    signal.removeEventListener('abort', abort);
+    clearInterval(timer);
   }
 }
 

@@ -76,11 +76,12 @@ class Header {
     return this.number(4, what);
   }
 
-  /** How many things follow, each of at least `least` bytes. */
+  /** How many things follow, here or later, each of at least `least` bytes. */
   count(what: string, least: number): number {
+    const at = this.#at;
     const count = this.number(10, what);
     if (count > (this.#size - this.#at) / least)
-      throw bad(this.where, `${what}: expected at most what the file's ${this.#size} bytes hold, got ${count}`);
+      throw bad(this.where, `${what}: expected at most what the file's ${this.#size} bytes hold, got ${this.#view.getBigUint64(at, true)}`);
     return count;
   }
 
@@ -161,10 +162,10 @@ function parse(source: ByteSource, bytes: Uint8Array): Gguf {
     header.where = where;
     const rank = header.u32('dimensions');
     if (rank < 1 || rank > 4) throw bad(where, `dimensions: expected 1 to 4, got ${rank}`);
-    const shape = Array.from({ length: rank }, () => header.number(10, 'dimension')).reverse();
+    const shape = Array.from({ length: rank }, () => header.count('dimension', 1 / 8)).reverse();
     const type = header.u32('type');
     const dtype = kFormats[type];
-    const offset = header.number(10, 'offset');
+    const offset = header.count('offset', 1);
     if (dtype === undefined) throw bad(where, `type: expected 0 to ${kFormats.length - 1}, got ${type}`);
     const count = elementCount(shape, where);
     const length = storedBytes(dtype, count);

@@ -34,7 +34,7 @@ export async function readLlama2c(
   signal?: AbortSignal,
 ): Promise<{ config: JsonObject; generation: JsonObject; tensors: Map<string, TensorEntry> }> {
   const { name, size } = source;
-  if (size < 28) throw bad(name, `length: expected a header of 28 bytes, got a file of ${size}`);
+  if (size < 28) throw bad(name, `length: expected a header of 28 bytes, got a file of ${size} (not a llama2.c checkpoint?)`);
   const bytes = await source.read(0, Math.min(size, 40), signal);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   const modern = view.getUint32(0, true) === kMagic;
