@@ -90,11 +90,11 @@ export const liveLine = {
   /** `part`: of the work that is done, from 0 to 1. */
   draw(part: number, text: string): void {
     if (!this.shown) return;
-    const width = 30;
+    const room = (process.stderr.columns || 80) - 1;
+    const width = Math.max(5, Math.min(30, room - text.length - 1));
     const filled = Math.round(Math.min(1, part) * width);
-    const bar = '█'.repeat(filled) + '░'.repeat(width - filled);
-    const line = `${bar} ${String(Math.floor(part * 100)).padStart(3)} %  ${text}`;
-    process.stderr.write(`\r\x1b[K${line.slice(0, (process.stderr.columns || 80) - 1)}`);
+    const line = `${'█'.repeat(filled)}${'░'.repeat(width - filled)} ${text}`;
+    process.stderr.write(`\r\x1b[K${line.slice(0, room)}`);
   },
   clear(): void {
     if (this.shown) process.stderr.write('\r\x1b[K');
@@ -104,7 +104,8 @@ export const liveLine = {
 /** Draws a bar while a model loads. */
 export function drawLoading({ overallLoaded, overallTotal, file }: Progress): void {
   const part = overallTotal > 0 ? overallLoaded / overallTotal : 0;
-  liveLine.draw(part, `${megabytes(overallLoaded)} of ${megabytes(overallTotal)}  ${file}`);
+  const percent = String(Math.floor(Math.min(1, part) * 100)).padStart(3);
+  liveLine.draw(part, `${percent} %  ${megabytes(overallLoaded)} of ${megabytes(overallTotal)}  ${file}`);
 }
 
 /** Aborts at the first interrupt, and when there is nobody left to write for. A second interrupt ends the process in the usual way. */

@@ -1,4 +1,4 @@
-import { existsSync } from 'node:fs';
+import { existsSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { drawLoading, listFlags, liveLine, parseFlags, UsageError, untilInterrupted } from './cli-flags.ts';
@@ -34,11 +34,14 @@ const training = (steps: number, learningRate: number, more: TrainOptions = {}):
   learningRate,
   schedule: 'cosine',
   warmup: 100,
-  evalFraction: 0.05,
   evalEvery: 100,
   sampleEvery: 200,
   ...more,
 });
+
+/** The share of a text that is held out, and how many bytes are enough to know the loss by. */
+const heldShare = 0.05;
+const heldBytes = 2 ** 18;
 
 const presets: Record<string, Preset> = {
   'char-small': {
@@ -263,14 +266,17 @@ function parse(argv: string[]) {
   }
   let options: TrainOptions = chosen;
   if (!resume) {
-    const { steps, warmup = 0, evalFraction, evalEvery, sampleEvery, ...rest } = preset.training;
+    const { steps, warmup = 0, evalEvery, sampleEvery, ...rest } = preset.training;
     const defaults: TrainOptions = model === undefined ? { ...rest, sampleEvery } : { schedule: 'cosine', sampleEvery };
     if (chosen.epochs === undefined) defaults.steps = steps;
     // A short run has a short rise.
     const total = chosen.steps ?? defaults.steps;
     defaults.warmup = total === undefined ? warmup : Math.min(warmup, Math.floor(total / 10));
     if (!own['no-eval']) defaults.evalEvery = evalEvery;
-    if (!own['no-eval'] && own.eval === undefined) defaults.evalFraction = evalFraction;
+    if (!own['no-eval'] && own.eval === undefined) {
+      const bytes = positionals.reduce((sum, file) => sum + (statSync(file, { throwIfNoEntry: false })?.size ?? 0), 0);
+      defaults.evalFraction = Math.min(heldShare, heldBytes / bytes);
+    }
     if (chosen.schedule === 'paper') delete defaults.learningRate;
     options = { ...defaults, ...chosen };
   }
@@ -307,11 +313,12 @@ function parse(argv: string[]) {
   };
 }
 
-/** A number of seconds as people say it. */
+/** Seconds as minutes, or hours and minutes, and seconds. */
 function duration(seconds: number): string {
-  const [minutes, hours] = [Math.floor(seconds / 60), Math.floor(seconds / 3600)];
-  if (hours > 0) return `${hours} h ${minutes % 60} min`;
-  return minutes > 0 ? `${minutes} min ${Math.floor(seconds % 60)} s` : `${Math.ceil(seconds)} s`;
+  const whole = Math.ceil(seconds);
+  const two = (number: number) => String(number % 60).padStart(2, '0');
+  const minutes = Math.floor(whole / 60);
+  return minutes < 60 ? `${minutes}:${two(whole)}` : `${Math.floor(minutes / 60)}:${two(minutes)}:${two(whole)}`;
 }
 
 const say = (line: string) => {
@@ -334,7 +341,7 @@ function reporter(first: number, total: number | undefined, json: boolean) {
     held = step.evalLoss ?? held;
     const left = total && ((performance.now() - began) / 1000 / (step.step - first)) * (total - step.step);
     const losses = `loss ${loss.toFixed(3)}${held === undefined ? '' : `, held out ${held.toFixed(3)}`}`;
-    const line = `step ${step.step}${total ? ` of ${total}` : ''}, ${losses}, ${Math.round(speed).toLocaleString('en')} tokens/s`;
+    const line = `step ${step.step}${total ? `/${total}` : ''}, ${losses}, ${Math.round(speed).toLocaleString('en')} tokens/s`;
     const whole = `${line}${left ? `, ${duration(left)} left` : ''}`;
     if (json) process.stdout.write(`${JSON.stringify(step)}\n`);
     const often = Math.ceil((total ?? 1000) / 50);
@@ -361,7 +368,7 @@ export async function train(argv: string[]): Promise<number> {
   }
   const { out, resume, model: source, json, files, preset, engine, options, data, evalFile } = asked;
   for (const file of [...files, ...(evalFile === undefined ? [] : [evalFile])])
-    if (!existsSync(file)) throw new UsageError(`${file}: no such file`);
+    if (!statSync(file, { throwIfNoEntry: false })?.isFile()) throw new UsageError(`${file}: no such file`);
   const state = join(out, 'trainer_state.json');
   if (resume && !existsSync(state)) throw new UsageError(`--resume: expected a folder that a training was saved in, got ${out}`);
   if (!resume && existsSync(join(out, 'config.json')))
