@@ -3,6 +3,7 @@
 //   npm run bench -- --quick      most of it in two minutes, after what it needs has been installed and made
 //   npm run bench -- --rows gpt2,minilm --peers wllama --runs 7 --out FOLDER
 //   npm run bench -- kernels      the kernels alone, under both SIMD levels
+//   npm run bench -- training     a training step, likewise; [rounds] 1 [a part of a name]
 //   npm run bench -- quality      what few bits cost in perplexity and divergence (bench/quality.mjs)
 // WASMFORMER_BENCH_PYTHON names a Python that has bench/requirements.txt; otherwise an environment is made in the user's cache.
 import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -13,13 +14,14 @@ import { ensureChromium } from './chromium.mjs';
 import { ensurePython } from './python.mjs';
 import { main, retry, root, run, step } from './run.mjs';
 
-async function kernels(args) {
-  const folder = await cmakeBuild('wasm', ['bench_kernels', 'bench_kernels_relaxed']);
+/** A program of bench/, `kernels` or `training`. */
+async function program(name, args) {
+  const folder = await cmakeBuild('wasm', [`bench_${name}`, `bench_${name}_relaxed`]);
   console.log('\nsimd128');
-  await run(process.execPath, [join(folder, 'bench_kernels.js'), ...args]);
+  await run(process.execPath, [join(folder, `bench_${name}.js`), ...args]);
   console.log('\nrelaxed');
   // Node 20 knows relaxed SIMD under a flag only, and not to the letter.
-  await run(nodeOf(22), [join(folder, 'bench_kernels_relaxed.js'), ...args]);
+  await run(nodeOf(22), [join(folder, `bench_${name}_relaxed.js`), ...args]);
 }
 
 /** bench/node_modules as bench/package-lock.json has it. False if that fails: there is then nothing to compare with. */
@@ -47,7 +49,7 @@ async function buildMachine() {
 }
 
 main(import.meta.url, async (args) => {
-  if (args[0] === 'kernels') return kernels(args.slice(1));
+  if (args[0] === 'kernels' || args[0] === 'training') return program(args[0], args.slice(1));
   await build();
   if (args[0] === 'quality') return (await import('../bench/quality.mjs')).main(args.slice(1));
   await buildMachine();

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "kernels/elementwise.hpp"
-#include "kernels/gemm.hpp"
 #include "kernels/loops.hpp"
 #include "kernels/panels.hpp"
 #include "kernels/softmax.hpp"
@@ -398,55 +397,151 @@ void attention_weights(const AttentionShape& shape, const AttentionMask& mask, c
   }
 }
 
-size_t attention_exact_scratch(const AttentionShape& shape, size_t T, size_t S) {
-  const size_t D = std::max(shape.Dk, shape.Dv);
-  return T * S + std::max({gemm_scratch(T, S, D), gemm_scratch(T, D, S), gemm_scratch(S, D, T)});
+namespace {
+
+size_t rounded_up(size_t n) { return (n + kBlock - 1) / kBlock * kBlock; }
+
+// The queries [begin, end) of T that see one of the keys [key, key + count).
+Seen seeing(const AttentionMask& mask, size_t key, size_t count, size_t T) {
+  Seen rows{mask.causal ? std::min(key, T) : 0, T};
+  if (mask.window != 0) rows.end = std::max(rows.begin, std::min(T, key + count - 1 + mask.window));
+  return rows;
 }
 
-void attention_forward_exact(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, const float* k,
-                             size_t k_stride, const float* v, size_t v_stride, size_t T, size_t S, float* weights, float* out,
-                             size_t out_stride, float* scratch) {
-  const size_t group = shape.H / shape.Hk;
-  for (size_t h = 0; h < shape.H; ++h, weights += T * S) {
-    gemm(false, true, T, S, shape.Dk, q + h * shape.Dk, q_stride, k + h / group * shape.Dk, k_stride, false, weights, S, scratch);
-    for (size_t t = 0; t < T; ++t) {
-      const Seen keys = seen(mask, t, S);
-      float* row = weights + t * S;
-      for (size_t j = 0; j < S; ++j) {
-        if (j < keys.begin || j >= keys.end) {
-          row[j] = kHidden;
-          continue;
-        }
-        row[j] *= mask.scale;
-        if (mask.slopes) row[j] += mask.slopes[h] * static_cast<float>(j);
-        if (mask.bias) row[j] += bias_row(mask, h, t)[j];
-        if (mask.key_bias) row[j] += mask.key_bias[j];
-      }
-    }
-    softmax(weights, weights, T, S);
-    gemm(false, false, T, shape.Dv, S, weights, S, v + h / group * shape.Dv, v_stride, false, out + h * shape.Dv, out_stride, scratch);
+// Panels (count / 16, rows, 16) of x (rows, count), zeros beyond; or of its transpose, (rows / 16, count, 16).
+void pack_all(bool trans, const float* x, size_t stride, size_t rows, size_t count, float* out) {
+  const size_t run = trans ? count : rows, columns = trans ? rows : count;
+  for (size_t c = 0; c < columns; c += kBlock) pack_panel(trans, x, stride, 0, run, c, std::min(kBlock, columns - c), out + c * run);
+}
+
+// c (T, S) = a (T, D) b^T where a key is seen, zeros or whatever elsewhere; panels (S / 16, D, 16) of b.
+void products_of_rows(const ExactAttention& x, const float* a, size_t a_stride, size_t D, const float* panels, float* c) {
+  std::memset(c, 0, x.T * x.S * sizeof(float));
+  for (size_t key = 0; key < x.S; key += kBlock) {
+    const size_t width = std::min(kBlock, x.S - key);
+    const Seen rows = seeing(x.mask, key, width, x.T);
+    add_product(a + rows.begin * a_stride, a_stride, rows.end - rows.begin, panels + key * D, D, c + rows.begin * x.S + key, x.S, width);
   }
 }
 
-void attention_backward(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, const float* k,
-                        size_t k_stride, const float* v, size_t v_stride, const float* weights, const float* dout, size_t dout_stride,
-                        float* dq, size_t dq_stride, float* dk, size_t dk_stride, float* dv, size_t dv_stride, size_t T, size_t S,
-                        float* scratch) {
-  const size_t group = shape.H / shape.Hk, Dk = shape.Dk, Dv = shape.Dv;
-  float* ds = scratch;  // (T, S)
-  float* rest = scratch + T * S;
-  for (size_t h = 0; h < shape.H; ++h, weights += T * S) {
-    const size_t g = h / group;
-    gemm(true, false, S, Dv, T, weights, S, dout + h * Dv, dout_stride, true, dv + g * Dv, dv_stride, rest);
-    gemm(false, true, T, S, Dv, dout + h * Dv, dout_stride, v + g * Dv, v_stride, false, ds, S, rest);
-    for (size_t t = 0; t < T; ++t) {
-      const float* w = weights + t * S;
-      float* d = ds + t * S;
-      const F32 mean = simd::splat(dot(w, d, S)), factor = simd::splat(mask.scale);
-      each(S, [=](auto at) { at.put(d, factor * (at.get(w) * (at.get(d) - mean))); });
+// c (rows, D) += weights (rows, S) b for queries t.. of one block; panels (D / 16, S, 16) of b.
+void add_weighed(const ExactAttention& x, size_t t, size_t rows, const float* weights, const float* panels, size_t D, float* c,
+                 size_t c_stride) {
+  const size_t begin = seen(x.mask, t, x.S).begin, end = seen(x.mask, t + rows - 1, x.S).end;
+  for (size_t k = begin / kRun * kRun; k < end; k += kRun) {
+    const size_t from = std::max(k, begin), run = std::min(k + kRun, end) - from;
+    for (size_t d = 0; d < D; d += kBlock) {
+      add_product(weights + from, x.S, rows, panels + d * x.S + from * kBlock, run, c + d, c_stride, std::min(kBlock, D - d));
     }
-    gemm(false, false, T, Dk, S, ds, S, k + g * Dk, k_stride, true, dq + h * Dk, dq_stride, rest);
-    gemm(true, false, S, Dk, T, ds, S, q + h * Dk, q_stride, true, dk + g * Dk, dk_stride, rest);
+  }
+}
+
+// c (S, D) += weights^T b for the keys of one block; weights (T, S), panels (D / 16, T, 16) of b; turned (kBlock, kRun).
+void add_weighed_transposed(const ExactAttention& x, size_t key, const float* weights, const float* panels, size_t D, float* c,
+                            size_t c_stride, float* turned) {
+  const size_t width = std::min(kBlock, x.S - key);
+  const Seen rows = seeing(x.mask, key, width, x.T);
+  for (size_t t = rows.begin; t < rows.end; t += kRun) {
+    const size_t run = std::min(kRun, rows.end - t);
+    transpose(weights + t * x.S + key, x.S, run, width, turned, kRun);
+    for (size_t d = 0; d < D; d += kBlock) {
+      add_product(turned, kRun, width, panels + d * x.T + t * kBlock, run, c + key * c_stride + d, c_stride, std::min(kBlock, D - d));
+    }
+  }
+}
+
+// Zeros where a row (S) of products holds what is not seen.
+void clear_hidden(float* row, Seen keys, size_t S) {
+  std::fill(row + floor_block(keys.begin), row + keys.begin, 0.0f);
+  std::fill(row + keys.end, row + std::min(S, ceil_block(keys.end)), 0.0f);
+}
+
+// The factors of what a query sees of row (h, t), as what is not dropped.
+void drop_row(const ExactAttention& x, size_t h, size_t t, Seen keys, const float* from, float* to) {
+  const size_t at = (h * x.T + t) * x.S + keys.begin;
+  dropout({x.drop.rate, x.drop.key, x.drop.first + at}, from + keys.begin, to + keys.begin, keys.end - keys.begin);
+}
+
+}  // namespace
+
+size_t attention_exact_scratch(const AttentionShape& shape, size_t T, size_t S) {
+  const size_t D = rounded_up(shape.Dk) + rounded_up(shape.Dv);
+  // Forward: keys, values, a block of dropped weights. Backward: those, queries and gradients; of the scores, of dropped weights.
+  return (rounded_up(S) + rounded_up(T)) * D + std::max(kBlock * S, 2 * T * S + kBlock * kRun);
+}
+
+void attention_forward_exact(const ExactAttention& x, size_t begin, size_t end, float* out, size_t out_stride, float* scratch) {
+  const auto& [H, Hk, Dk, Dv] = x.shape;
+  const size_t T = x.T, S = x.S, group = H / Hk;
+  float *keys = scratch, *values = keys + rounded_up(S) * Dk, *dropped = values + S * rounded_up(Dv);
+  for (size_t g = begin; g < end; ++g) {
+    pack_all(true, x.k + g * Dk, x.k_stride, S, Dk, keys);
+    pack_all(false, x.v + g * Dv, x.v_stride, S, Dv, values);
+    for (size_t h = g * group; h < (g + 1) * group; ++h) {
+      float* weights = x.weights + h * T * S;
+      products_of_rows(x, x.q + h * Dk, x.q_stride, Dk, keys, weights);
+      for (size_t t = 0; t < T; t += kBlock) {
+        const size_t rows = std::min(kBlock, T - t);
+        float* block = weights + t * S;
+        if (x.drop.rate != 0) std::memset(dropped, 0, rows * S * sizeof(float));
+        for (size_t i = 0; i < rows; ++i) {
+          const Seen shown = seen(x.mask, t + i, S);
+          const size_t count = shown.end - shown.begin;
+          float *row = block + i * S, *score = row + shown.begin;
+          scale(score, x.mask.scale, score, count);
+          if (x.mask.slopes) {
+            for (size_t j = 0; j < count; ++j) score[j] += x.mask.slopes[h] * static_cast<float>(shown.begin + j);
+          }
+          if (x.mask.bias) add(score, bias_row(x.mask, h, t + i) + shown.begin, score, count);
+          if (x.mask.key_bias) add(score, x.mask.key_bias + shown.begin, score, count);
+          softmax(score, score, 1, count);
+          clear_hidden(row, shown, S);
+          if (x.drop.rate != 0) drop_row(x, h, t + i, shown, row, dropped + i * S);
+          std::memset(out + (t + i) * out_stride + h * Dv, 0, Dv * sizeof(float));
+        }
+        add_weighed(x, t, rows, x.drop.rate != 0 ? dropped : block, values, Dv, out + t * out_stride + h * Dv, out_stride);
+      }
+    }
+  }
+}
+
+void attention_backward(const ExactAttention& x, size_t begin, size_t end, const float* dout, size_t dout_stride, float* dq, float* dk,
+                        float* dv, float* scratch) {
+  const auto& [H, Hk, Dk, Dv] = x.shape;
+  const size_t T = x.T, S = x.S, group = H / Hk;
+  float *keys = scratch, *values = keys + S * rounded_up(Dk), *queries = values + rounded_up(S) * Dv;
+  float *arriving = queries + T * rounded_up(Dk), *ds = arriving + T * rounded_up(Dv), *dropped = ds + T * S, *turned = dropped + T * S;
+  for (size_t g = begin; g < end; ++g) {
+    pack_all(false, x.k + g * Dk, x.k_stride, S, Dk, keys);
+    pack_all(true, x.v + g * Dv, x.v_stride, S, Dv, values);
+    for (size_t h = g * group; h < (g + 1) * group; ++h) {
+      const float* weights = x.weights + h * T * S;
+      pack_all(false, x.q + h * Dk, x.q_stride, T, Dk, queries);
+      pack_all(false, dout + h * Dv, dout_stride, T, Dv, arriving);
+      products_of_rows(x, dout + h * Dv, dout_stride, Dv, values, ds);
+      if (x.drop.rate != 0) std::memset(dropped, 0, T * S * sizeof(float));
+      for (size_t t = 0; t < T; t += kBlock) {
+        const size_t rows = std::min(kBlock, T - t);
+        for (size_t i = t; i < t + rows; ++i) {
+          const Seen shown = seen(x.mask, i, S);
+          const float* w = weights + i * S + shown.begin;
+          float* d = ds + i * S + shown.begin;
+          const size_t count = shown.end - shown.begin;
+          if (x.drop.rate != 0) {
+            drop_row(x, h, i, shown, weights + i * S, dropped + i * S);
+            drop_row(x, h, i, shown, ds + i * S, ds + i * S);
+          }
+          const F32 mean = simd::splat(dot(w, d, count)), factor = simd::splat(x.mask.scale);
+          each_compact(count, [=](auto at) { at.put(d, factor * (at.get(w) * (at.get(d) - mean))); });
+          clear_hidden(ds + i * S, shown, S);
+        }
+        add_weighed(x, t, rows, ds + t * S, keys, Dk, dq + t * x.q_stride + h * Dk, x.q_stride);
+      }
+      for (size_t key = 0; key < S; key += kBlock) {
+        add_weighed_transposed(x, key, x.drop.rate != 0 ? dropped : weights, arriving, Dv, dv + g * Dv, x.v_stride, turned);
+        add_weighed_transposed(x, key, ds, queries, Dk, dk + g * Dk, x.k_stride, turned);
+      }
+    }
   }
 }
 

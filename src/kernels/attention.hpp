@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "core/dtype.hpp"
+#include "kernels/dropout.hpp"
 
 namespace wf::kernels {
 
@@ -62,15 +63,23 @@ void attention_weights(const AttentionShape& shape, const AttentionMask& mask, c
                        const KeyValues& keys, size_t head_begin, size_t head_end, float* weights, float* scores, float* scratch);
 
 // Training, one sequence: q (T, H * Dk), k (S, Hk * Dk), v (S, Hk * Dv), strides in floats; query t stands at position t.
-// weights (H, T, S) is kept for the backward; out (T, H * Dv).
-void attention_forward_exact(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, const float* k,
-                             size_t k_stride, const float* v, size_t v_stride, size_t T, size_t S, float* weights, float* out,
-                             size_t out_stride, float* scratch);
-// dq, dk, dv are added to; each has the shape and stride of its tensor. Of the mask only the scale matters.
-void attention_backward(const AttentionShape& shape, const AttentionMask& mask, const float* q, size_t q_stride, const float* k,
-                        size_t k_stride, const float* v, size_t v_stride, const float* weights, const float* dout, size_t dout_stride,
-                        float* dq, size_t dq_stride, float* dk, size_t dk_stride, float* dv, size_t dv_stride, size_t T, size_t S,
-                        float* scratch);
+struct ExactAttention {
+  const AttentionShape& shape;
+  const AttentionMask& mask;
+  size_t T, S;
+  const float *q, *k, *v;
+  size_t q_stride, k_stride, v_stride;
+  float* weights;  // (H, T, S) the softmax: forward writes it, backward reads it
+  // rate 0: none. What is dropped is a factor of the weights, after the softmax; element (h, t, j) is number first + (h T + t) S + j.
+  DropoutMask drop;
+};
+
+// The query heads of key/value heads [begin, end): out (T, H * Dv). Each key/value head is on its own: any partition gives the same bits,
+// and a query's result has the same bits whether or not later keys exist.
+void attention_forward_exact(const ExactAttention& x, size_t begin, size_t end, float* out, size_t out_stride, float* scratch);
+// dq, dk, dv are added to; each has the shape and stride of its tensor. Of the mask the scale matters, and what is hidden.
+void attention_backward(const ExactAttention& x, size_t begin, size_t end, const float* dout, size_t dout_stride, float* dq, float* dk,
+                        float* dv, float* scratch);
 size_t attention_exact_scratch(const AttentionShape& shape, size_t T, size_t S);  // floats; for forward and backward
 
 }  // namespace wf::kernels

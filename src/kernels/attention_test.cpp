@@ -266,7 +266,8 @@ TEST_CASE("Attention for training, and its gradients", "[kernels][attention][gra
       mask.scale = 0.4f;
       const std::vector<float> q = normals(T * qn, 2), k = normals(S * kn, 3), v = normals(S * vn, 4), dout = normals(T * on, 5);
       Row weights(s.H * T * S), out(T * on), scratch(attention_exact_scratch(s, T, S));
-      attention_forward_exact(s, mask, q.data(), qn, k.data(), kn, v.data(), vn, T, S, weights.data(), out.data(), on, scratch.data());
+      const ExactAttention x{s, mask, T, S, q.data(), k.data(), v.data(), qn, kn, vn, weights.data(), {0, {}, 0}};
+      attention_forward_exact(x, 0, s.Hk, out.data(), on, scratch.data());
       const auto loss = [&](const std::vector<double>& qs, const std::vector<double>& ks, const std::vector<double>& vs) {
         std::vector<double> scores(s.H * T * S), w(s.H * T * S), o(T * on);
         reference::attention(s, mask, qs.data(), ks.data(), vs.data(), T, 0, S, scores.data(), w.data(), o.data());
@@ -280,8 +281,7 @@ TEST_CASE("Attention for training, and its gradients", "[kernels][attention][gra
 
       Row dq(normals(T * qn, 6)), dk(normals(S * kn, 7)), dv(normals(S * vn, 8));
       const std::vector<float> old_q = dq.values(), old_k = dk.values(), old_v = dv.values();
-      attention_backward(s, mask, q.data(), qn, k.data(), kn, v.data(), vn, weights.data(), dout.data(), on, dq.data(), qn, dk.data(), kn,
-                         dv.data(), vn, T, S, scratch.data());
+      attention_backward(x, 0, s.Hk, dout.data(), on, dq.data(), dk.data(), dv.data(), scratch.data());
       const auto eq = slopes([&](const std::vector<double>& x) { return loss(x, kd, vd); }, qd);
       const auto ek = slopes([&](const std::vector<double>& x) { return loss(qd, x, vd); }, kd);
       const auto ev = slopes([&](const std::vector<double>& x) { return loss(qd, kd, x); }, vd);

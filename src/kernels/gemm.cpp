@@ -12,24 +12,6 @@ namespace {
 constexpr size_t kGroup = 16 * kPanel;  // columns of B packed together
 constexpr size_t kRows = 64;            // rows of A packed together
 
-// y (cols, rows) = x (rows, cols) transposed, with strides in floats. Blocks keep both sides in the cache.
-void transpose(const float* x, size_t x_stride, size_t rows, size_t cols, float* y, size_t y_stride) {
-  constexpr size_t kBlock = 16;
-  for (size_t c = 0; c < cols; c += kBlock) {
-    const size_t end = std::min(cols, c + kBlock);
-    for (size_t r = 0; r < rows; ++r) {
-      for (size_t i = c; i < end; ++i) y[i * y_stride + r] = x[r * x_stride + i];
-    }
-  }
-}
-
-// out (run, kPanel) = rows k.. and columns n..n+width of op(B), zeros beyond.
-void pack_panel(bool trans, const float* B, size_t ldb, size_t k, size_t run, size_t n, size_t width, float* out) {
-  if (width < kPanel) std::memset(out, 0, run * kPanel * sizeof(float));
-  if (trans) return transpose(B + n * ldb + k, ldb, width, run, out, kPanel);
-  for (size_t i = 0; i < run; ++i) std::memcpy(out + i * kPanel, B + (k + i) * ldb + n, width * sizeof(float));
-}
-
 }  // namespace
 
 size_t gemm_scratch(size_t M, size_t N, size_t K) {

@@ -106,6 +106,41 @@ void add_product(const float* a, size_t a_stride, size_t M, const float* b, size
   }
 }
 
+// Four by four at a time; blocks keep both sides in the cache.
+void transpose(const float* x, size_t x_stride, size_t rows, size_t cols, float* y, size_t y_stride) {
+  constexpr size_t kBlock = 16;
+  for (size_t c = 0; c < cols; c += kBlock) {
+    const size_t end = cols - c < kBlock ? cols : c + kBlock;
+    for (size_t r = 0; r < rows; r += simd::kLanes) {
+      size_t i = c;
+      if (r + simd::kLanes <= rows) {
+        const float* from = x + r * x_stride;
+        for (; i + simd::kLanes <= end; i += simd::kLanes) {
+          const F32 a = load(from + i), b = load(from + x_stride + i), e = load(from + 2 * x_stride + i), f = load(from + 3 * x_stride + i);
+          const F32 p = simd::interleave_low(a, e), q = simd::interleave_high(a, e);  // a0 e0 a1 e1, a2 e2 a3 e3
+          const F32 s = simd::interleave_low(b, f), t = simd::interleave_high(b, f);
+          float* to = y + i * y_stride + r;
+          store(to, simd::interleave_low(p, s));
+          store(to + y_stride, simd::interleave_high(p, s));
+          store(to + 2 * y_stride, simd::interleave_low(q, t));
+          store(to + 3 * y_stride, simd::interleave_high(q, t));
+        }
+      }
+      const size_t last = rows - r < simd::kLanes ? rows : r + simd::kLanes;
+      for (; i < end; ++i) {
+        for (size_t k = r; k < last; ++k) y[i * y_stride + k] = x[k * x_stride + i];
+      }
+    }
+  }
+}
+
+void pack_panel(bool trans, const float* B, size_t ldb, size_t k, size_t run, size_t n, size_t width, float* out) {
+  constexpr size_t kPanel = 16;
+  if (width < kPanel) std::memset(out, 0, run * kPanel * sizeof(float));
+  if (trans) return transpose(B + n * ldb + k, ldb, width, run, out, kPanel);
+  for (size_t i = 0; i < run; ++i) std::memcpy(out + i * kPanel, B + (k + i) * ldb + n, width * sizeof(float));
+}
+
 namespace {
 
 template <simd::Pair (*widen)(const uint16_t*)>

@@ -21,6 +21,10 @@ void tile_1_blocks(const float* a, const float* const* blocks, size_t begin, siz
 void tile_1_blocks_half(const float* a, const uint16_t* const* blocks, size_t begin, size_t end, float factor, float* c);
 // c (M, width) += a (M, K) b (K, 16), for the first width <= 16 columns; a_stride and c_stride floats between rows.
 void add_product(const float* a, size_t a_stride, size_t M, const float* b, size_t K, float* c, size_t c_stride, size_t width);
+// y (cols, rows) = x (rows, cols) transposed, with strides in floats; no overlap.
+void transpose(const float* x, size_t x_stride, size_t rows, size_t cols, float* y, size_t y_stride);
+// out (run, 16) = rows k.. and columns n..n + width of B (row-major, ldb floats between rows), or of its transpose; zeros beyond.
+void pack_panel(bool trans, const float* B, size_t ldb, size_t k, size_t run, size_t n, size_t width, float* out);
 // How the numbers of a panel are widened: f16 where none is infinite or NaN, any f16, bf16.
 enum class Half : uint8_t { kFiniteF16, kF16, kBF16 };
 // c (16) += a (K) b (K, 16), to the bits of tile_1 with b widened.

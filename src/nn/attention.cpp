@@ -44,17 +44,27 @@ void AttentionCore::streamed(Context& ctx, size_t sequence, const Tensor& q, siz
   }
 }
 
-void AttentionCore::exact(Context& ctx, size_t sequence, const Tensor& q, const Tensor& k, const Tensor& v, const float* key_bias,
-                          const RelativeBias::Table* relative, const Tensor& out) const {
-  const size_t one_head = checked_product(q.rows, k.rows, "attention weights");
-  float* weights = ctx.arena.floats(checked_product(shape.H, one_head, "attention weights"));
-  attention(ctx, shape, mask(0, key_bias, relative), q, k, v, out, weights);
-  const size_t shown = layer + ctx.layer_shift;
-  if (ctx.observer == nullptr || !ctx.observer->wants(site, shown)) return;
-  for (size_t h = 0; h < shape.H; ++h) {
-    if (!ctx.observer->wants_head(site, shown, h)) continue;
-    ctx.observer->observe_attention(site, {shown, h, sequence, 0, q.rows, k.rows, weights + h * one_head, nullptr});
+Tensor AttentionCore::exact(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
+                            std::span<const size_t> key_offsets, std::span<const float* const> key_bias,
+                            const RelativeBias::Table* relative) const {
+  constexpr const char* kWhat = "attention weights";
+  size_t total = 0;
+  for (size_t s = 0; s + 1 < query_offsets.size(); ++s) {
+    const size_t one_head = checked_product(query_offsets[s + 1] - query_offsets[s], key_offsets[s + 1] - key_offsets[s], kWhat);
+    total = checked_sum(total, checked_product(shape.H, one_head, kWhat), kWhat);
   }
+  float* weights = ctx.arena.floats(total);
+  const Tensor out = attention(ctx, shape, mask(0, nullptr, relative), q, k, v, query_offsets, key_offsets, key_bias, weights);
+  const size_t shown = layer + ctx.layer_shift;
+  if (ctx.observer == nullptr || !ctx.observer->wants(site, shown)) return out;
+  for (size_t s = 0; s + 1 < query_offsets.size(); ++s) {
+    const size_t T = query_offsets[s + 1] - query_offsets[s], S = key_offsets[s + 1] - key_offsets[s];
+    for (size_t h = 0; h < shape.H; ++h, weights += T * S) {
+      if (!ctx.observer->wants_head(site, shown, h)) continue;
+      ctx.observer->observe_attention(site, {shown, h, s, 0, T, S, weights, nullptr});
+    }
+  }
+  return out;
 }
 
 Tensor AttentionCore::over_caches(Context& ctx, const Tensor& q, const Batch& batch, Caches caches, bool own,
@@ -74,16 +84,17 @@ Tensor AttentionCore::over_caches(Context& ctx, const Tensor& q, const Batch& ba
 Tensor AttentionCore::over_rows(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
                                 std::span<const size_t> key_offsets, std::span<const float* const> key_bias,
                                 const RelativeBias::Table* relative) const {
+  if (ctx.tape != nullptr) {
+    const Tensor out = exact(ctx, q, k, v, query_offsets, key_offsets, key_bias, relative);
+    ctx.observe(site, Part::kHeads, layer, out, shape.H);
+    return out;
+  }
   Tensor out = ctx.tensor(q.rows, shape.H * shape.Dv);
   for (size_t s = 0; s + 1 < query_offsets.size(); ++s) {
     const size_t T = query_offsets[s + 1] - query_offsets[s], S = key_offsets[s + 1] - key_offsets[s];
     const Tensor queries = q.slice(query_offsets[s], T), result = out.slice(query_offsets[s], T);
     const Tensor keys = k.slice(key_offsets[s], S), values = v.slice(key_offsets[s], S);
     const float* bias = key_bias.empty() ? nullptr : key_bias[s];
-    if (ctx.tape != nullptr) {
-      exact(ctx, s, queries, keys, values, bias, relative, result);
-      continue;
-    }
     const size_t block_floats = kernels::cache_block_bytes(shape, DType::kF32) / sizeof(float);
     const size_t count = (S + kernels::kBlock - 1) / kernels::kBlock;
     Scratch memory(ctx, checked_product(count, block_floats, "keys and values"));

@@ -320,9 +320,8 @@ Reals attended(const kernels::AttentionShape& shape, const kernels::AttentionMas
 
 Tensor attended(Context& ctx, const kernels::AttentionShape& shape, const kernels::AttentionMask& mask, const Tensor& q, const Tensor& k,
                 const Tensor& v) {
-  const Tensor out = ctx.tensor(q.rows, shape.H * shape.Dv);
-  attention(ctx, shape, mask, q, k, v, out, ctx.arena.floats(shape.H * q.rows * k.rows));
-  return out;
+  const std::vector<size_t> queries{0, q.rows}, keys{0, k.rows};
+  return attention(ctx, shape, mask, q, k, v, queries, keys, {}, ctx.arena.floats(shape.H * q.rows * k.rows));
 }
 
 }  // namespace
@@ -477,8 +476,10 @@ TEST_CASE("shapes that do not fit are errors", "[ops]") {
   fails_with(Code::kShapeMismatch, [&] { rms_norm(ctx, x, kAbsent, 0, 1e-5f); });
   fails_with(Code::kShapeMismatch, [&] { rotate(ctx, g.tensors[0], 4, 2, nullptr, nullptr, false); });
   fails_with(Code::kShapeMismatch, [&] { rotate(ctx, g.tensors[0], 3, 1, nullptr, nullptr, false); });
-  fails_with(Code::kShapeMismatch, [&] { attention(ctx, {2, 2, 3, 3}, {}, x, x, longer, x, nullptr); });
-  fails_with(Code::kShapeMismatch, [&] { attention(ctx, {2, 2, 4, 4}, {}, x, x, x, x, nullptr); });
+  const std::vector<size_t> all{0, 2}, more{0, 3};
+  fails_with(Code::kShapeMismatch, [&] { attention(ctx, {2, 2, 3, 3}, {}, x, x, longer, all, all, {}, nullptr); });
+  fails_with(Code::kShapeMismatch, [&] { attention(ctx, {2, 2, 4, 4}, {}, x, x, x, all, all, {}, nullptr); });
+  fails_with(Code::kShapeMismatch, [&] { attention(ctx, {2, 2, 3, 3}, {}, x, x, x, all, more, {}, nullptr); });
   fails_with(Code::kShapeMismatch, [&] { cross_entropy(ctx, x, one); });
   fails_with(Code::kInvalidArgument, [&] { cross_entropy(ctx, x, beyond); });
   fails_with(Code::kInvalidArgument, [&] { cross_entropy(ctx, x, ignored); });

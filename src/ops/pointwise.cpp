@@ -170,18 +170,16 @@ Tensor dropout(Context& ctx, const Tensor& x) {
   ++ctx.dropout->key.site;
   const auto from = [mask](size_t begin) { return kernels::DropoutMask{mask.rate, mask.key, begin}; };
   const Tensor y = ctx.tape == nullptr ? x : ctx.tensor(x.rows, x.cols);
-  ctx.share(x.size(), kCurved * x.size(), [&](size_t begin, size_t end, size_t) {
-    kernels::dropout(from(begin), x.data + begin, y.data + begin, end - begin);
-  });
+  ctx.share(x.size(), kCurved * x.size(),
+            [&](size_t begin, size_t end, size_t) { kernels::dropout(from(begin), x.data + begin, y.data + begin, end - begin); });
   if (ctx.tape != nullptr) {
     ctx.tape->record([&ctx, x, y, from] {
       if (!ctx.tape->reached(y)) return;
       const float* dy = ctx.tape->gradient(y);
       float* dx = ctx.tape->gradient(x);
       if (dx == nullptr) return;
-      ctx.share(y.size(), kCurved * y.size(), [&](size_t begin, size_t end, size_t) {
-        kernels::dropout_backward(from(begin), dy + begin, dx + begin, end - begin);
-      });
+      ctx.share(y.size(), kCurved * y.size(),
+                [&](size_t begin, size_t end, size_t) { kernels::dropout_backward(from(begin), dy + begin, dx + begin, end - begin); });
     });
   }
   return y;

@@ -40,8 +40,8 @@ class Weight {
   size_t bytes(DType store, bool trainable) const;
   void allocate(DType store, bool trainable);
 
-  // `count` stored rows (count, cols) of `dtype` become rows row..row + count; a vector takes elements. False: an infinity, a NaN or
-  // a number too large for a quantised weight (kernels::pack_rows).
+  // `count` stored rows (count, cols) of `dtype` become rows row..row + count; a vector takes elements. False: a number that the
+  // weight's format cannot hold (kernels::pack_rows).
   bool write_rows(size_t row, size_t count, const void* source, DType dtype);
   // Stored (in, out), as GPT-2's Conv1D: `count` rows of `outputs` elements become columns col.. of rows row..row + outputs.
   bool write_columns(size_t col, size_t count, size_t row, size_t outputs, const void* source, DType dtype);
