@@ -294,6 +294,10 @@ test('train on pairs and on masked words, with another vocabulary, from a publis
   assert.match(translate.stdout, /^--- step 4\n/);
   const bert = await train('bert', text, '--preset', 'bert-small', '--no-eval', ...size);
   assert.equal(bert.config.model_type, 'bert');
+  const wrong = await run(['train', text, '--out', join(scratch, 'bert'), '--resume', '--prompt', 'To']);
+  assert.deepEqual([wrong.status, /writes no samples/.test(wrong.stderr)], [2, true]);
+  const again = await run(['train', text, '--out', join(scratch, 'bert'), '--resume', '--steps', '6']);
+  assert.equal(again.status, 0, again.stderr);
   const llama = await train(
     'llama',
     text,

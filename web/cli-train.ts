@@ -88,7 +88,7 @@ const presets: Record<string, Preset> = {
     size: size(4, 256, 4, 128),
     tokenizer: 'wordpiece',
     vocabSize: 8192,
-    training: { ...training(4000, 6e-4), sampleEvery: undefined },
+    training: training(4000, 6e-4),
   },
 };
 
@@ -280,18 +280,11 @@ function parse(argv: string[]) {
     if (chosen.schedule === 'paper') delete defaults.learningRate;
     options = { ...defaults, ...chosen };
   }
-  if (own.eval !== undefined) options.evalData = { file: own.eval };
   options.resume = resume;
-  const writes = family === 'gpt2' || family === 'llama';
-  if (own.prompt !== undefined || writes) {
-    options.sample = {
-      ...(own.prompt === undefined ? {} : { prompt: own.prompt }),
-      ...(writes && !from ? { temperature: 0.8, maxNewTokens: 200 } : {}),
-    };
-  }
-  const data = { files: positionals, ...(family === 'bert' && !from ? { lines: true } : {}) };
+  if (own.prompt !== undefined) options.sample = { prompt: own.prompt };
+  if (own.eval !== undefined) options.evalData = { file: own.eval };
   try {
-    checkTrain(data, options, {});
+    checkTrain({ files: positionals }, options, {});
     if (from) checkLoadOptions(engine);
     else checkCreateOptions(engine);
   } catch (reason) {
@@ -307,7 +300,7 @@ function parse(argv: string[]) {
     preset,
     engine,
     options,
-    data,
+    wantsSamples: chosen.sampleEvery !== undefined || own.prompt !== undefined,
     saveEvery,
     evalFile: own.eval as string | undefined,
   };
@@ -359,6 +352,14 @@ function reporter(first: number, total: number | undefined, json: boolean) {
   };
 }
 
+/** The options with what depends on the model: one that guesses masked words writes nothing, one that continues texts is sampled from. */
+function optionsFor({ encoderOnly, encoderDecoder }: ModelInfo, options: TrainOptions, wantsSamples: boolean): TrainOptions {
+  if (encoderOnly && wantsSamples) throw new UsageError('--sample-every, --prompt: a model that guesses masked words writes no samples');
+  if (encoderOnly) return { ...options, sampleEvery: undefined };
+  if (encoderDecoder) return options;
+  return { ...options, sample: { temperature: 0.8, maxNewTokens: 200, ...(options.sample as object | undefined) } };
+}
+
 /** `wasmformer train`: the exit code. */
 export async function train(argv: string[]): Promise<number> {
   const asked = parse(argv);
@@ -366,7 +367,7 @@ export async function train(argv: string[]): Promise<number> {
     process.stdout.write(help());
     return 0;
   }
-  const { out, resume, model: source, json, files, preset, engine, options, data, evalFile } = asked;
+  const { out, resume, model: source, json, files, preset, engine, evalFile } = asked;
   for (const file of [...files, ...(evalFile === undefined ? [] : [evalFile])])
     if (!statSync(file, { throwIfNoEntry: false })?.isFile()) throw new UsageError(`${file}: no such file`);
   const state = join(out, 'trainer_state.json');
@@ -377,7 +378,7 @@ export async function train(argv: string[]): Promise<number> {
   const { signal } = untilInterrupted();
   let before = { step: 0, settings: {} as Pick<TrainOptions, 'steps' | 'evalEvery'> };
   if (resume) before = JSON.parse(await readFile(state, 'utf8'));
-  const model = await open(source ?? (resume ? out : null), { ...engine, signal }, preset, files, options.seed).catch((reason) => {
+  const model = await open(source ?? (resume ? out : null), { ...engine, signal }, preset, files, asked.options.seed).catch((reason) => {
     if (signal.aborted) return null;
     throw reason;
   });
@@ -387,6 +388,9 @@ export async function train(argv: string[]): Promise<number> {
     const info: ModelInfo = model.info();
     const tokens = info.vocabSize.toLocaleString('en');
     say(`${info.architecture}, ${info.parameters.toLocaleString('en')} weights, ${tokens} tokens, ${info.threads.count} threads`);
+    const options = optionsFor(info, asked.options, asked.wantsSamples);
+    const lines = info.encoderOnly ? { lines: true } : {};
+    if (evalFile !== undefined) options.evalData = { file: evalFile, ...lines };
     const total = options.steps ?? (options.epochs === undefined ? before.settings.steps : undefined);
     const every = asked.saveEvery ?? options.evalEvery ?? before.settings.evalEvery ?? 100;
     const report = reporter(before.step, total, json);
@@ -398,17 +402,20 @@ export async function train(argv: string[]): Promise<number> {
       saved = done;
     };
     try {
-      for await (const step of model.train(data, { ...options, signal })) {
+      for await (const step of model.train({ files, ...lines }, { ...options, signal })) {
         done = step.step;
         losses = report(step);
         if (done % every === 0) await save();
       }
     } catch (reason) {
-      if (done > saved) await save();
-      if (!signal.aborted) throw reason;
       liveLine.clear();
-      const again = ['wasmformer train', ...files, '--out', out, '--resume', ...(evalFile === undefined ? [] : ['--eval', evalFile])];
-      say(done > 0 ? `${out}: saved after step ${done}. To go on: npx ${again.join(' ')}` : 'nothing learned yet, nothing saved');
+      if (!signal.aborted) throw reason;
+      if (done > saved) await save();
+      const again = ['train', ...files, '--out', out, '--resume', ...(evalFile === undefined ? [] : ['--eval', evalFile])];
+      const typed = again.map((word) => (/^[\w./:-]+$/.test(word) ? word : JSON.stringify(word)));
+      say(
+        done > 0 ? `${out}: saved after step ${done}. To go on: npx wasmformer ${typed.join(' ')}` : 'nothing learned yet, nothing saved',
+      );
       return 130;
     }
     if (done > saved) await save();

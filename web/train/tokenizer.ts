@@ -105,7 +105,9 @@ export function createTrainTokenizer(service: Service) {
     const call = <T>(method: string, ...args: unknown[]): Promise<T> => service.call<T>(method, [id, ...args], { signal });
     let batch: string[] = [];
     let length = 0;
+    let counted = false;
     const send = async () => {
+      counted = true;
       await call('countTexts', plan.type, batch);
       batch = [];
       length = 0;
@@ -141,7 +143,7 @@ export function createTrainTokenizer(service: Service) {
         },
       };
     } finally {
-      service.call('forgetTexts', [id]).catch(() => {});
+      if (counted) service.call('forgetTexts', [id]).catch(() => {});
     }
   };
 }
