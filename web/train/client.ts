@@ -6,8 +6,8 @@ import { type CheckedTraining, checkItem, type Entries } from './options.ts';
 import type { Want } from './training.ts';
 
 /** How much goes to the engine at once: entries, and characters or ids. */
-const mostEntries = 1024;
-const mostCharacters = 2 ** 19;
+const mostEntries = 256;
+const mostCharacters = 2 ** 18;
 
 /** The caller's data, one checked entry after the other. */
 class Reader {

@@ -1,5 +1,5 @@
 import type { Call, Methods } from '../engine/host.ts';
-import type { Native, NativeSession } from '../engine/native.ts';
+import type { Native, NativeParameter, NativeSession } from '../engine/native.ts';
 import type { Queue } from '../engine/queue.ts';
 import { WasmformerError } from '../errors.ts';
 import {
@@ -19,6 +19,7 @@ import { decodeText, isObject } from '../files/json.ts';
 import type { CheckedPrompt, GenerateRequest } from '../options.ts';
 import type { FilePlatform } from '../platform/files.ts';
 import type { GenerateResult, ModelInfo, SavedFile, TrainStep } from '../types.ts';
+import { Adapter } from './adapter.ts';
 import type { Item } from './examples.ts';
 import type { TextFiles, TrainRequest } from './options.ts';
 import { format, type Resumable, type TrainerState, Training } from './training.ts';
@@ -61,13 +62,30 @@ export class Trainings {
   #training: Training | null = null;
   /** The number, chosen by the caller, of the training that runs. */
   #active = 0;
+  readonly #adapter: Adapter;
 
   constructor(host: TrainingsHost) {
     this.#host = host;
+    const exclusively = <T>(work: () => Promise<T>, signal: AbortSignal) =>
+      host.queue.run(() => {
+        if (this.#active) throw new WasmformerError('busy', '[adapter] model: a training runs: leave its loop or abort it first');
+        // What it was about to go on with is of other weights.
+        this.#training?.delete();
+        this.#training = null;
+        return work();
+      }, signal);
+    this.#adapter = new Adapter({ files: host.files, turn: host.turn, exclusively, model: host.trainee });
+  }
+
+  /** What is trained: the adapter, where there is one, and otherwise the weights. */
+  #trained(): readonly NativeParameter[] {
+    const { native, session } = this.#host.trainee();
+    return this.#adapter.parameters ?? native.call(() => session.parameters());
   }
 
   methods(): Methods {
     return {
+      ...this.#adapter.methods(),
       startTraining: (id: number, request: TrainRequest, call: Call) => this.#start(id, request, call),
       feedTraining: (items: Item[], held: boolean, ended: boolean, call: Call) => this.#training?.feed(items, held, ended, call),
       trainStep: (call: Call): Promise<TrainStep | null> | undefined => this.#training?.step(call),
@@ -81,8 +99,9 @@ export class Trainings {
   async #start(id: number, request: TrainRequest, { signal }: Call): Promise<void> {
     const { queue, turn } = this.#host;
     const trainee = this.#host.trainee();
-    if (!trainee.origin) {
-      throw new WasmformerError('invalid-argument', '[train] model: expected one made by create, or loaded with trainable: true');
+    if (!trainee.origin && !this.#adapter.parameters) {
+      const expected = 'one made by create, loaded with trainable: true, or with an adapter';
+      throw new WasmformerError('invalid-argument', `[train] model: expected ${expected}`);
     }
     if (this.#active) throw new WasmformerError('busy', '[train] model: another training runs: leave its loop or abort it first');
     this.#active = id;
@@ -93,6 +112,7 @@ export class Trainings {
         this.#training = new Training(
           {
             ...trainee,
+            trained: () => this.#trained(),
             turn,
             queued: (work, signal) => queue.run(work, signal),
             sample: (ids, signal) => this.#sample(request, ids, signal),
@@ -116,12 +136,12 @@ export class Trainings {
   }
 
   /** The last training here, or the one that the model was saved with. */
-  async #resumable({ native, session, origin }: Trainee, signal: AbortSignal): Promise<Resumable> {
+  async #resumable({ origin }: Trainee, signal: AbortSignal): Promise<Resumable> {
     const last = this.#training?.resumable;
     if (last) {
       // Copied, so that there is never room taken for two.
       const held = new Map<string, [Float32Array, Float32Array]>();
-      for (const { name } of native.call(() => session.parameters())) held.set(name, last.moments(name));
+      for (const { name } of this.#trained()) held.set(name, last.moments(name));
       return { state: last.state, moments: (name) => held.get(name) as [Float32Array, Float32Array] };
     }
     const saved =
@@ -198,6 +218,7 @@ export class Trainings {
       ),
     );
     if (optimizer) {
+      if (this.#adapter.parameters) throw new WasmformerError('unsupported', '[save] optimizer: of an adapter');
       const resumable = this.#training?.resumable;
       if (!resumable)
         throw new WasmformerError('invalid-argument', '[save] optimizer: expected a model that has been trained, got one that has not');

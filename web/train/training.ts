@@ -1,5 +1,5 @@
 import type { Flat } from '../engine/flat.ts';
-import type { Native, NativeSession, NativeTraining } from '../engine/native.ts';
+import type { Native, NativeParameter, NativeSession, NativeTraining } from '../engine/native.ts';
 import { untilAborted } from '../engine/queue.ts';
 import { WasmformerError } from '../errors.ts';
 import type { Tokenizer } from '../files/index.ts';
@@ -43,6 +43,8 @@ export interface Resumable {
 export interface TrainHost {
   native: Native;
   session: NativeSession;
+  /** What is trained: the weights, or an adapter's. */
+  trained(): readonly NativeParameter[];
   info: ModelInfo;
   generationConfig: Readonly<Record<string, unknown>>;
   tokenizer: Tokenizer | null;
@@ -57,6 +59,12 @@ export interface TrainHost {
 /** Asks the caller's side for more of a stream; with `skip` from its beginning again, without the first so many entries. */
 export interface Want {
   skip?: number;
+}
+
+/** Some entries of a stream, each as its examples. */
+interface Piece {
+  entries: Example[][];
+  ended: boolean;
 }
 
 export interface TrainCall {
@@ -95,7 +103,7 @@ export class Training {
   #native: NativeTraining | null = null;
   /** The call that is being answered, and who waits for entries. */
   #call: TrainCall | null = null;
-  #hand: ((got: { examples: Example[]; entries: number; ended: boolean }) => void) | null = null;
+  #hand: ((got: Piece) => void) | null = null;
   #first: Example | null = null;
 
   constructor(host: TrainHost, request: TrainRequest, resumed: Resumable | null) {
@@ -120,20 +128,20 @@ export class Training {
 
   /** Takes entries of the data or, `held`, of what is never trained on. */
   async feed(items: Item[], held: boolean, ended: boolean, { signal }: { signal: AbortSignal }): Promise<void> {
-    const found: Example[] = [];
+    const found: Example[][] = [];
     const kind = held ? 'held' : 'data';
-    const count = held ? this.#held.length : this.#examples.length;
+    let count = held ? this.#held.length : this.#examples.length;
     let turned = performance.now();
     for (const item of items) {
       const what = `${held ? 'evalData, ' : ''}example ${this.#seen[kind]++}`;
-      for (const example of examplesOf(item, what, this.#reading)) found.push({ ...example, index: count + found.length });
+      found.push(examplesOf(item, what, this.#reading).map((example) => ({ ...example, index: count++ })));
       if (performance.now() - turned < longestTask) continue;
       await this.#host.turn();
       signal.throwIfAborted();
       turned = performance.now();
     }
-    if (this.#hand && !held) this.#hand({ examples: found, entries: items.length, ended });
-    else for (const example of found) (held ? this.#held : this.#examples).push(example);
+    if (this.#hand && !held) this.#hand({ entries: found, ended });
+    else for (const example of found.flat()) (held ? this.#held : this.#examples).push(example);
   }
 
   /** Takes a step and, where it is time, looks at what is held out and at what the model writes; null when the training is over. */
@@ -189,7 +197,7 @@ export class Training {
     this.#native = training;
     if (!this.#resumed) return;
     const { state, moments } = this.#resumed;
-    for (const [index, { name }] of native.call(() => session.parameters()).entries()) {
+    for (const [index, { name }] of this.#host.trained().entries()) {
       const [first, second] = moments(name);
       native.call(() => training.setMoments(index, first, second));
     }
@@ -239,16 +247,22 @@ export class Training {
   }
 
   async *#streamPools(epoch: number, read: number): AsyncGenerator<{ examples: Example[]; size: number }> {
+    const waiting: Example[][] = [];
     let want: Want = { skip: read };
-    for (let ended = false, taken = read; !ended; ) {
+    for (let ended = false, taken = read; !ended || waiting.length > 0; ) {
       const examples: Example[] = [];
       let size = 0;
-      while (!ended && tokensOf(examples) < poolUpdates * this.#batchTokens) {
-        const got = await this.#pull(want);
-        want = {};
-        for (const example of got.examples) examples.push(example);
-        size += got.entries;
-        ended = got.ended;
+      for (let tokens = 0; tokens < poolUpdates * this.#batchTokens; ++size) {
+        if (waiting.length === 0 && !ended) {
+          const got = await this.#pull(want);
+          want = {};
+          ended = got.ended;
+          for (const entry of got.entries) waiting.push(entry);
+        }
+        const entry = waiting.shift();
+        if (!entry) break;
+        tokens += tokensOf(entry);
+        for (const example of entry) examples.push(example);
       }
       taken += size;
       if (taken === 0) {
@@ -261,9 +275,9 @@ export class Training {
     }
   }
 
-  #pull(want: Want): Promise<{ examples: Example[]; entries: number; ended: boolean }> {
+  #pull(want: Want): Promise<Piece> {
     const { emit, signal } = this.#call as TrainCall;
-    const got = new Promise<{ examples: Example[]; entries: number; ended: boolean }>((resolve) => {
+    const got = new Promise<Piece>((resolve) => {
       this.#hand = resolve;
     });
     emit(want);
@@ -345,11 +359,11 @@ export class Training {
 
   /** What it takes to go on with it; null where it has not begun. */
   get resumable(): Resumable | null {
-    const { native, session } = this.#host;
+    const { native } = this.#host;
     const training = this.#native;
     if (!training) return this.#resumed;
     const count = this.#examples.length + (this.#request.hasEval ? 0 : this.#held.length);
-    const names = native.call(() => session.parameters()).map(({ name }) => name);
+    const names = this.#host.trained().map(({ name }) => name);
     return {
       state: {
         format,

@@ -1,0 +1,258 @@
+// Model.save: files as transformers has them, which load again bit for bit, and trainings that are gone on with from them.
+import assert from 'node:assert/strict';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import { create, load } from '../dist/node.js';
+import { code } from './support/errors.mjs';
+import { folderOf, readTensors } from './support/fixtures.mjs';
+import { byteTokenizer } from './support/tiny.mjs';
+
+const place = mkdtempSync(join(tmpdir(), 'wasmformer-save-'));
+after(() => rmSync(place, { recursive: true }));
+let folders = 0;
+const newFolder = () => join(place, String(folders++));
+
+const config = {
+  model_type: 'gpt2',
+  vocab_size: 259,
+  n_embd: 16,
+  n_layer: 2,
+  n_head: 2,
+  n_positions: 32,
+  bos_token_id: 257,
+  eos_token_id: 256,
+};
+const json = (value) => new TextEncoder().encode(JSON.stringify(value));
+const tokenizer = { 'tokenizer.json': json(byteTokenizer()), 'tokenizer_config.json': json({ bos_token: '<bos>', eos_token: '<eos>' }) };
+const make = (options) => create(config, { seed: 1, tokenizer, worker: false, threads: 1, ...options });
+const texts = Array.from({ length: 40 }, (_, i) => 'abcdefgh'.slice(i % 5, 4 + (i % 5)).repeat(1 + (i % 4)));
+const recordOf = (files) => Object.fromEntries(files.map(({ name, bytes }) => [name, bytes]));
+
+async function run(training, most = Infinity) {
+  const steps = [];
+  for await (const { tokensPerSecond: _, ...step } of training) {
+    steps.push(step);
+    if (steps.length === most) break;
+  }
+  return steps;
+}
+
+async function weightsOf(lm) {
+  const all = {};
+  for (const { name } of await lm.parameters()) all[name] = (await lm.parameter(name)).data;
+  return all;
+}
+
+const logitsOf = async (lm, inputIds = [97, 98, 99]) => (await lm.forward({ inputIds: [inputIds] }))[0].logits;
+
+describe('a folder', () => {
+  test('has the files transformers would write, and loads again bit for bit', async () => {
+    const lm = await make();
+    await run(lm.train(texts, { steps: 3, learningRate: 1e-2 }));
+    const folder = newFolder();
+    assert.equal(await lm.save(folder), undefined);
+    assert.deepEqual(readdirSync(folder).sort(), [
+      'config.json',
+      'generation_config.json',
+      'model.safetensors',
+      'tokenizer.json',
+      'tokenizer_config.json',
+    ]);
+    const read = (name) => JSON.parse(readFileSync(join(folder, name), 'utf8'));
+    assert.deepEqual(read('config.json'), { ...config, torch_dtype: 'float32' });
+    assert.deepEqual(read('generation_config.json'), { bos_token_id: 257, eos_token_id: 256 });
+    assert.deepEqual(readFileSync(join(folder, 'tokenizer.json')), Buffer.from(tokenizer['tokenizer.json']));
+    const bytes = readFileSync(join(folder, 'model.safetensors'));
+    const length = Number(bytes.readBigUInt64LE(0));
+    assert.equal(length % 8, 0);
+    const header = JSON.parse(bytes.toString('utf8', 8, 8 + length));
+    assert.deepEqual(header.__metadata__, { format: 'pt' });
+    // The head is the embedding: once.
+    assert.ok('transformer.wte.weight' in header && !Object.keys(header).some((name) => name.includes('lm_head')));
+    assert.deepEqual(header['transformer.h.0.attn.c_attn.weight'].shape, [16, 48]);
+    const weights = await weightsOf(lm);
+    const tensors = readTensors(join(folder, 'model.safetensors'));
+    assert.deepEqual(Object.fromEntries(Object.entries(tensors).map(([name, { data }]) => [name, data])), weights);
+    for (const options of [{ trainable: true, worker: false }, {}]) {
+      const again = await load(folder, options);
+      assert.deepEqual(await weightsOf(again), weights);
+      assert.deepEqual(await again.tokenize('abc'), await lm.tokenize('abc'));
+      if (options.trainable) assert.deepEqual(await logitsOf(again), await logitsOf(lm));
+      await again.dispose();
+    }
+    await lm.dispose();
+  });
+
+  test('is written over whole files, keeps what else is there, and says why it cannot be written', async () => {
+    const lm = await make();
+    const folder = newFolder();
+    mkdirSync(folder);
+    writeFileSync(join(folder, 'README.md'), 'mine');
+    writeFileSync(join(folder, 'model.safetensors'), 'old');
+    await lm.save(folder);
+    assert.equal(readFileSync(join(folder, 'README.md'), 'utf8'), 'mine');
+    assert.ok(!readdirSync(folder).some((name) => name.endsWith('.tmp')));
+    await (await load(folder)).dispose();
+    const file = join(folder, 'README.md');
+    await assert.rejects(lm.save(file), code('invalid-argument', /could not be written/));
+    await assert.rejects(lm.save(5), code('invalid-argument', /folder: expected a path/));
+    await assert.rejects(lm.save(''), code('invalid-argument', /folder/));
+    await assert.rejects(lm.save(folder, { optimiser: true }), code('invalid-argument', /'optimizer'/));
+    await assert.rejects(lm.save(folder, { optimizer: true }), code('invalid-argument', /has been trained/));
+    await lm.dispose();
+  });
+
+  test('what cannot be written truthfully is not written', async () => {
+    for (const options of [{ dtype: 'q8' }, { trainable: false }]) {
+      const lm = await make(options);
+      await assert.rejects(lm.save(), code('unsupported', /trainable: true/));
+      await lm.dispose();
+    }
+  });
+});
+
+test('in other places: files in memory, a handle of a folder', async () => {
+  for (const worker of [true, false]) {
+    const lm = await make({ worker });
+    const files = await lm.save();
+    const again = await load(recordOf(files), { worker: false });
+    assert.deepEqual(await weightsOf(again), await weightsOf(lm));
+    await again.dispose();
+    if (!worker) {
+      const written = {};
+      const handle = {
+        getFileHandle: async (name, { create }) => ({
+          createWritable: async () => {
+            assert.ok(create);
+            const chunks = [];
+            return {
+              write: async (chunk) => chunks.push(Uint8Array.from(chunk)),
+              close: async () => (written[name] = Buffer.concat(chunks)),
+              abort: async () => {},
+            };
+          },
+        }),
+      };
+      assert.equal(await lm.save(handle), undefined);
+      assert.deepEqual(written, Object.fromEntries(files.map(({ name, bytes }) => [name, Buffer.from(bytes)])));
+    }
+    await lm.dispose();
+  }
+});
+
+test('published models come back under their names: tied, transposed, fused, encoder-decoder, in 16 bits', async () => {
+  for (const name of ['gpt2', 'llama-gqa', 'bert-masked-lm', 'transformer', 'gpt_neox', 'marian-separate', 'gguf/gpt2.gguf']) {
+    const lm = await load(folderOf(name), { trainable: true, worker: false });
+    const folder = newFolder();
+    await lm.save(folder);
+    const again = await load(folder, { worker: false });
+    assert.deepEqual(await weightsOf(again), await weightsOf(lm), name);
+    assert.deepEqual(again.config, { ...lm.config, ...('dtype' in lm.config ? { dtype: 'float32' } : {}), torch_dtype: 'float32' });
+    assert.deepEqual(again.generationConfig, lm.generationConfig);
+    assert.deepEqual(again.info().unusedTensors, []);
+    await again.dispose();
+    await lm.dispose();
+  }
+});
+
+describe('a saved training goes on bit for bit', () => {
+  const options = {
+    steps: 12,
+    batchTokens: 48,
+    microBatchTokens: 32,
+    learningRate: 3e-3,
+    schedule: 'cosine',
+    warmup: 3,
+    seed: 9,
+    evalEvery: 4,
+  };
+  const entries = { [Symbol.iterator]: () => texts[Symbol.iterator]() };
+  let skipped = 0;
+  const skipping = {
+    [Symbol.asyncIterator]: async function* () {
+      yield* texts;
+    },
+    skip: async (count) => {
+      skipped += count;
+      return texts.slice(count);
+    },
+  };
+  const kinds = {
+    'an array': [texts, options],
+    'an array in its order': [texts, { ...options, shuffle: false }],
+    'an iterable': [entries, { ...options, evalData: texts.slice(0, 3) }],
+    'an iterable that can skip': [skipping, { ...options, steps: 30, evalData: texts.slice(0, 3), batchTokens: 20 }],
+    'one text': [texts.join(' '), options],
+  };
+  for (const [name, [data, given]] of Object.entries(kinds)) {
+    for (const stop of [2, given.steps - 5]) {
+      test(`${name}, stopped after ${stop} steps`, async () => {
+        const whole = await make();
+        const steps = await run(whole.train(data, given));
+        assert.equal(steps.length, given.steps);
+        const first = await make();
+        assert.deepEqual(await run(first.train(data, given), stop), steps.slice(0, stop));
+        const folder = newFolder();
+        await first.save(folder, { optimizer: true });
+        const held = given.evalData ? { evalData: given.evalData } : {};
+        // From the folder, in another model; and in the one that stopped.
+        const second = await load(folder, { trainable: true, worker: stop === 2 });
+        assert.deepEqual(await run(second.train(data, { resume: true, ...held })), steps.slice(stop));
+        assert.deepEqual(await weightsOf(second), await weightsOf(whole));
+        assert.deepEqual(await run(first.train(data, { resume: true, ...held })), steps.slice(stop));
+        assert.deepEqual(await weightsOf(first), await weightsOf(whole));
+        const [a, b] = [await first.save(undefined, { optimizer: true }), await whole.save(undefined, { optimizer: true })];
+        const optimizer = (files) => Buffer.from(recordOf(files)['optimizer.safetensors']);
+        assert.deepEqual(optimizer(a), optimizer(b));
+        for (const lm of [whole, first, second]) await lm.dispose();
+      });
+    }
+  }
+
+  test('a skip of the data’s own was used', () => assert.ok(skipped > 0));
+
+  test('saved inside the loop, with other data refused', async () => {
+    const lm = await make();
+    const folder = newFolder();
+    const steps = [];
+    for await (const { tokensPerSecond: _, ...step } of lm.train(texts, options)) {
+      steps.push(step);
+      if (step.step === 5) await lm.save(folder, { optimizer: true });
+    }
+    const again = await load(folder, { trainable: true, worker: false });
+    await assert.rejects(run(again.train(texts.slice(1), { resume: true })), code('invalid-argument', /the 40 examples of before, got 39/));
+    await assert.rejects(
+      run(again.train(entries, { resume: true, evalData: texts })),
+      code('invalid-argument', /examples of before, got an iterable/),
+    );
+    assert.deepEqual(await run(again.train(texts, { resume: true })), steps.slice(5));
+    // And further than was planned.
+    const more = await run(again.train(texts, { resume: true, steps: 14 }));
+    assert.deepEqual(
+      more.map(({ step }) => step),
+      [13, 14],
+    );
+    await again.dispose();
+    await lm.dispose();
+  });
+
+  test('a state that is not one is refused', async () => {
+    const lm = await make();
+    await run(lm.train(texts, { steps: 1 }));
+    const files = recordOf(await lm.save(undefined, { optimizer: true }));
+    for (const [name, bytes, expected, message] of [
+      ['trainer_state.json', json({ format: 'other' }), 'invalid-file', /format/],
+      ['trainer_state.json', json({ format: 'wasmformer-trainer-1', step: 1 }), 'invalid-file', /format/],
+      ['optimizer.safetensors', files['model.safetensors'], 'missing-tensor', /exp_avg\.transformer/],
+      ['optimizer.safetensors', files['optimizer.safetensors'].slice(0, -4), 'invalid-file', /length|cut short/],
+    ]) {
+      const bad = await load({ ...files, [name]: bytes }, { trainable: true, worker: false });
+      await assert.rejects(run(bad.train(texts, { resume: true })), code(expected, message), name);
+      assert.equal((await run(bad.train(texts, { steps: 1 }))).length, 1);
+      await bad.dispose();
+    }
+    await lm.dispose();
+  });
+});
