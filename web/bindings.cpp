@@ -549,9 +549,9 @@ class SessionHandle {
   val adapter_parameter(size_t index) {
     return guarded([&] { return tensor_of(session_.adapter_parameter(index)); });
   }
-  val write_adapter(size_t index, const val& values) {
+  val write_adapter(size_t index, const std::string& dtype, const val& bytes) {
     return guarded([&] {
-      session_.write_adapter(index, emscripten::convertJSArrayToNumberVector<float>(values));
+      session_.write_adapter(index, wf::dtype_named(dtype), emscripten::convertJSArrayToNumberVector<uint8_t>(bytes));
       return val::undefined();
     });
   }

@@ -35,9 +35,11 @@ import type {
   Translation,
 } from './task-types.ts';
 import { type CheckedTask, checkRewrite, checkTask } from './tasks.ts';
+import { checkAdapter } from './train/adapter-options.ts';
 import { train } from './train/client.ts';
 import { checkTrain } from './train/options.ts';
 import type {
+  AdapterOptions,
   Cache,
   ChatMessage,
   ChatOptions,
@@ -271,9 +273,46 @@ export class Model {
   save(folder?: undefined, options?: SaveOptions): Promise<SavedFile[]>;
   async save(folder?: string | FileSystemDirectoryHandle, options?: SaveOptions): Promise<SavedFile[] | undefined> {
     const { optimizer = false, signal } = checkOptions('save', options, ['optimizer', 'signal']);
-    const isFolder = typeof folder === 'string' ? folder !== '' : typeof folder?.getFileHandle === 'function';
-    if (folder !== undefined && !isFolder) fail('save', 'folder', 'a path, a FileSystemDirectoryHandle or nothing', folder);
-    return this.#client.call('save', [folder, optimizer], { signal });
+    return this.#client.call('save', [destination('save', folder), optimizer], { signal });
+  }
+
+  /**
+   * Puts low-rank changes beside linear layers, which may be held in any `dtype`: `train` then trains those alone. One set at a time.
+   * @throws WasmformerError `invalid-argument` for a layer that the model does not have; `out-of-memory`; `busy` while a training runs
+   */
+  async addAdapter(options: AdapterOptions): Promise<void> {
+    const { settings, seed, signal } = checkAdapter(options);
+    return this.#client.call('addAdapter', [settings, seed], { signal });
+  }
+
+  /**
+   * Adds an adapter that the PEFT library or `saveAdapter` wrote: adapter_config.json and adapter_model.safetensors, by Hub id, URL, path
+   * (Node), or bytes by name.
+   * @throws WasmformerError `unsupported` for what is not plain LoRA; `missing-tensor` and `shape-mismatch` by name
+   */
+  async loadAdapter(source: string | URL | Readonly<Record<string, Uint8Array>>, options?: { signal?: AbortSignal }): Promise<void> {
+    const { signal } = checkOptions('loadAdapter', options, ['signal']);
+    if (typeof source !== 'string' && !(source && typeof source === 'object'))
+      fail('loadAdapter', 'source', 'a Hub id, URL, folder or bytes by name', source);
+    return this.#client.call('loadAdapter', [source instanceof URL ? source.href : source, {}], { signal });
+  }
+
+  /** Saves the adapter as PEFT does, to where `save` would save the model. */
+  saveAdapter(folder: string | FileSystemDirectoryHandle, options?: { signal?: AbortSignal }): Promise<undefined>;
+  saveAdapter(folder?: undefined, options?: { signal?: AbortSignal }): Promise<SavedFile[]>;
+  async saveAdapter(folder?: string | FileSystemDirectoryHandle, options?: { signal?: AbortSignal }): Promise<SavedFile[] | undefined> {
+    const { signal } = checkOptions('saveAdapter', options, ['signal']);
+    return this.#client.call('saveAdapter', [destination('saveAdapter', folder)], { signal });
+  }
+
+  /** Adds the changes to the weights themselves. @throws WasmformerError `unsupported` where those are held in few bits */
+  async mergeAdapter(): Promise<void> {
+    return this.#client.call('mergeAdapter', []);
+  }
+
+  /** The weights are again as they were. */
+  async removeAdapter(): Promise<void> {
+    return this.#client.call('removeAdapter', []);
   }
 
   /**
@@ -394,4 +433,12 @@ function chatSettings({ chatTemplate, addGenerationPrompt = true, tools, documen
     ...(tools ? { tools } : {}),
     ...(documents ? { documents } : {}),
   };
+}
+
+/** Where a model is saved to: a path, a handle of a folder, or nowhere. */
+function destination(where: string, folder: unknown): unknown {
+  const handle = folder as FileSystemDirectoryHandle | undefined;
+  const isFolder = typeof folder === 'string' ? folder !== '' : typeof handle?.getFileHandle === 'function';
+  if (folder !== undefined && !isFolder) fail(where, 'folder', 'a path, a FileSystemDirectoryHandle or nothing', folder);
+  return folder;
 }

@@ -634,6 +634,21 @@ export interface SaveOptions {
   signal?: AbortSignal;
 }
 
+/** Low-rank changes of a model's linear layers (Hu et al. 2021, "LoRA"), by PEFT's names in camelCase. */
+export interface AdapterOptions {
+  /** The rank, >= 1. Default 8. */
+  r?: number;
+  /** The changes are scaled by `loraAlpha / r`. Default 8. */
+  loraAlpha?: number;
+  /** Linear layers, by the end of their names: `['q_proj', 'v_proj']`. */
+  targetModules: readonly string[];
+  /** Scale by `loraAlpha / sqrt(r)` instead (Kalajdzievski 2023). Default `false`. */
+  useRslora?: boolean;
+  /** Of what the changes begin with. Default 0. */
+  seed?: number;
+  signal?: AbortSignal;
+}
+
 /** A file of a saved model. */
 export interface SavedFile {
   name: string;

@@ -292,14 +292,16 @@ const std::vector<Parameter>& Session::adapter_parameters() const {
   return lora_ ? lora_->parameters().list() : none;
 }
 
-void Session::write_adapter(size_t index, std::span<const float> values) {
+void Session::write_adapter(size_t index, DType dtype, std::span<const uint8_t> bytes) {
   const std::vector<Parameter>& list = adapter_parameters();
   if (index >= list.size()) fail(Code::kInvalidArgument, "lora", "parameter: expected one of ", list.size(), ", got ", index);
   const Parameter& parameter = list[index];
-  if (values.size() != parameter.shape.size()) {
-    fail(Code::kShapeMismatch, "lora", parameter.name, ": expected ", parameter.shape.size(), " numbers, got ", values.size());
+  if (is_block(dtype)) fail(Code::kUnsupported, "lora", parameter.name, ": in ", name_of(dtype));
+  const size_t expected = stored_bytes(dtype, parameter.shape.size());
+  if (bytes.size() != expected) {
+    fail(Code::kShapeMismatch, "lora", parameter.name, ": expected ", expected, " bytes of ", name_of(dtype), ", got ", bytes.size());
   }
-  parameter.load(0, parameter.stored_rows(), values.data(), DType::kF32);
+  parameter.load(0, parameter.stored_rows(), bytes.data(), dtype);
   ++runtime_->weights_version;
 }
 

@@ -109,7 +109,8 @@ class Session {
   void add_adapter(const Config& options);
   const std::vector<Parameter>& adapter_parameters() const;  // none without one
   Array adapter_parameter(size_t index) const { return read(adapter_parameters(), "lora", index); }
-  void write_adapter(size_t index, std::span<const float> values);
+  // `bytes`: the whole parameter in `dtype` (F32, F16 or BF16).
+  void write_adapter(size_t index, DType dtype, std::span<const uint8_t> bytes);
   void merge_adapter();  // into the weights; it is then gone
   void remove_adapter();
 

@@ -150,6 +150,13 @@ export interface NativeSession extends Deletable {
   gradients(batch: NativeBatch): Guarded<{ loss: number; gradients: Record<string, NativeTensor> }>;
   /** Options as in src/train/trainer.hpp. */
   startTraining(options: Flat): Guarded<NativeTraining>;
+  /** Options as in src/train/lora.hpp; the adapter's parameters, which are then what is trained. */
+  addAdapter(options: Flat): Guarded<NativeParameter[]>;
+  adapterParameter(index: number): Guarded<NativeTensor>;
+  /** A whole parameter of the adapter, as a file has it. */
+  writeAdapter(index: number, dtype: string, bytes: Uint8Array): Guarded<unknown>;
+  mergeAdapter(): Guarded<unknown>;
+  removeAdapter(): Guarded<unknown>;
 }
 
 export interface NativeModule {

@@ -1,3 +1,4 @@
+import { WasmformerError } from '../errors.ts';
 import type { FilePlatform } from '../platform/files.ts';
 import { type Checkpoint, readObject } from './checkpoint.ts';
 import { FileContext, type FileOptions } from './context.ts';
@@ -52,6 +53,27 @@ export async function openTraining(
       moments.set(name, new Float32Array((await file.read(begin, end, options.signal)).slice().buffer));
     }
     return { state, moments };
+  } finally {
+    await folder.close();
+  }
+}
+
+/** A folder of PEFT's: adapter_config.json, and the tensors of adapter_model.safetensors as they lie there. */
+export async function openAdapter(
+  source: Source,
+  options: FileOptions,
+  platform: FilePlatform,
+): Promise<{ config: JsonObject; tensors: Map<string, { dtype: string; shape: readonly number[]; bytes: Uint8Array }> }> {
+  const folder = await openFolder(new FileContext(platform, options), source);
+  try {
+    const config = await readObject(folder, 'adapter_config.json', options.signal);
+    if (!config) throw new WasmformerError('not-found', `[${folder.name}] adapter_config.json: no such file`);
+    const file = await folder.open('adapter_model.safetensors', options.signal);
+    const tensors = new Map();
+    for (const { name, dtype, shape, begin, end } of (await readSafetensors(file, options.signal)).values()) {
+      tensors.set(name, { dtype, shape, bytes: await file.read(begin, end, options.signal) });
+    }
+    return { config, tensors };
   } finally {
     await folder.close();
   }

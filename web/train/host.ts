@@ -204,6 +204,9 @@ export class Trainings {
   async #save(to: Destination, optimizer: boolean): Promise<SavedFile[] | undefined> {
     const { native, session, tokenizer, config, generationConfig, origin } = this.#host.trainee();
     if (!origin) throw new WasmformerError('unsupported', '[save] model: expected one made by create, or loaded with trainable: true');
+    if (this.#adapter.parameters) {
+      throw new WasmformerError('unsupported', '[save] model: one with an adapter: mergeAdapter first, or saveAdapter by itself');
+    }
     if (tokenizer && origin.kept.size === 0) {
       throw new WasmformerError('unsupported', '[save] tokenizer: expected one in files of its own, got one inside another file');
     }
@@ -218,7 +221,6 @@ export class Trainings {
       ),
     );
     if (optimizer) {
-      if (this.#adapter.parameters) throw new WasmformerError('unsupported', '[save] optimizer: of an adapter');
       const resumable = this.#training?.resumable;
       if (!resumable)
         throw new WasmformerError('invalid-argument', '[save] optimizer: expected a model that has been trained, got one that has not');

@@ -1,0 +1,56 @@
+"""Adapters of the PEFT library over fixture models: what they make of logits, and how AdamW trains them.
+
+    python adapters.py ../fixtures
+
+Needs `peft` (0.21) beside requirements.txt. Writes fixtures/adapters/NAME/ (adapter_config.json, adapter_model.safetensors) and
+fixtures/adapters/expected.json and trained.safetensors.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+CASES = {
+    "gpt2-minimal": dict(r=3, lora_alpha=5, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True),
+    "llama-gqa": dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"], use_rslora=True),
+}
+
+
+def main(fixtures: Path) -> None:
+    out = fixtures / "adapters"
+    answers, trained = {}, {}
+    for name, settings in CASES.items():
+        torch.manual_seed(7)
+        base = AutoModelForCausalLM.from_pretrained(fixtures / name, dtype=torch.float32, attn_implementation="eager")
+        model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **settings))
+        for parameter_name, parameter in model.named_parameters():
+            if "lora_" in parameter_name:
+                torch.nn.init.normal_(parameter, std=0.2)
+        model.save_pretrained(out / name)
+        (out / name / "README.md").unlink()
+        model.eval()
+        ids = torch.randint(0, base.config.vocab_size, (1, 12))
+        logits = model(input_ids=ids).logits[0, -1].tolist()
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01, weight_decay=0.01)
+        losses = []
+        for _ in range(3):
+            loss = model(input_ids=ids, labels=ids).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        answers[name] = {"inputIds": ids[0].tolist(), "logits": logits, "losses": losses}
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                trained[f"{name}/{parameter_name.replace('.default', '')}"] = parameter.detach().contiguous()
+    (out / "expected.json").write_text(json.dumps(answers) + "\n")
+    save_file(trained, out / "trained.safetensors")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

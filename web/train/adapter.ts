@@ -1,0 +1,130 @@
+import type { Call, Methods } from '../engine/host.ts';
+import type { Native, NativeParameter, NativeSession } from '../engine/native.ts';
+import { WasmformerError } from '../errors.ts';
+import { type Destination, type FileOptions, jsonFile, openAdapter, type Source, safetensorsFile, writeFiles } from '../files/index.ts';
+import { isObject } from '../files/json.ts';
+import { boolean, positiveInteger } from '../options.ts';
+import type { FilePlatform } from '../platform/files.ts';
+import type { SavedFile } from '../types.ts';
+import { type AdapterSettings, names } from './adapter-options.ts';
+
+/** What PEFT's files call the model around the names of its modules. */
+const before = 'base_model.model.';
+/** Keys of adapter_config.json that are read, or say nothing about what the adapter computes. */
+const known = new Set([
+  ...['peft_type', 'bias', 'r', 'lora_alpha', 'target_modules', 'use_rslora', 'init_lora_weights', 'lora_dropout', 'fan_in_fan_out'],
+  ...['task_type', 'base_model_name_or_path', 'revision', 'inference_mode', 'peft_version', 'auto_mapping', 'megatron_core'],
+  ...['qalora_group_size', 'layers_pattern', 'loftq_config', 'ensure_weight_tying'],
+]);
+
+/** What an adapter_config.json says, or that it says something that is not built. */
+function settingsOf(config: Record<string, unknown>): AdapterSettings {
+  const wrong = (code: 'unsupported' | 'invalid-file', key: string, expected: string): never => {
+    throw new WasmformerError(code, `[adapter_config.json] ${key}: expected ${expected}, got ${JSON.stringify(config[key])}`);
+  };
+  if (config.peft_type !== 'LORA') wrong('unsupported', 'peft_type', '"LORA"');
+  if ((config.bias ?? 'none') !== 'none') wrong('unsupported', 'bias', '"none"');
+  // Others begin by changing the weights that they are put beside.
+  if (![true, false, 'gaussian'].includes((config.init_lora_weights ?? true) as boolean)) wrong('unsupported', 'init_lora_weights', 'true');
+  for (const [key, value] of Object.entries(config)) {
+    const isUnset = value === null || value === false || (isObject(value) && Object.keys(value).length === 0);
+    if (!known.has(key) && !isUnset) wrong('unsupported', key, 'null');
+  }
+  const { r = 8, lora_alpha = 8, target_modules, use_rslora = false } = config;
+  if (!positiveInteger.test(r)) wrong('invalid-file', 'r', positiveInteger.expected);
+  if (typeof lora_alpha !== 'number') wrong('invalid-file', 'lora_alpha', 'a number');
+  if (!names.test(target_modules))
+    wrong(typeof target_modules === 'string' ? 'unsupported' : 'invalid-file', 'target_modules', names.expected);
+  if (!boolean.test(use_rslora)) wrong('invalid-file', 'use_rslora', boolean.expected);
+  return { r, lora_alpha, target_modules, use_rslora } as AdapterSettings;
+}
+
+/** What adapters need of the engine. */
+export interface AdapterHost {
+  files: FilePlatform;
+  turn(): Promise<void>;
+  /** Runs work as one turn in the queue of the model's calls, refused while a training runs. */
+  exclusively<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>;
+  model(): { native: Native; session: NativeSession; config: Readonly<Record<string, unknown>> };
+}
+
+/** The low-rank changes of a model's weights, one set at a time, in the files of the PEFT library. */
+export class Adapter {
+  readonly #host: AdapterHost;
+  #settings: AdapterSettings | null = null;
+  /** What it consists of; null: there is none. */
+  parameters: NativeParameter[] | null = null;
+
+  constructor(host: AdapterHost) {
+    this.#host = host;
+  }
+
+  methods(): Methods {
+    const { exclusively } = this.#host;
+    return {
+      addAdapter: (settings: AdapterSettings, seed: number, { signal }: Call) => exclusively(async () => this.#add(settings, seed), signal),
+      loadAdapter: (source: Source, options: FileOptions, { signal }: Call) =>
+        exclusively(() => this.#load(source, { ...options, signal }), signal),
+      saveAdapter: (to: Destination, { signal }: Call) => exclusively(() => this.#save(to), signal),
+      mergeAdapter: ({ signal }: Call) => exclusively(async () => this.#end('mergeAdapter'), signal),
+      removeAdapter: ({ signal }: Call) => exclusively(async () => this.#end('removeAdapter'), signal),
+    };
+  }
+
+  #add(settings: AdapterSettings, seed: number): void {
+    const { native, session } = this.#host.model();
+    this.parameters = native.call(() => session.addAdapter({ ...settings, seed }));
+    this.#settings = settings;
+  }
+
+  #end(call: 'mergeAdapter' | 'removeAdapter'): void {
+    const { native, session } = this.#host.model();
+    native.call(() => session[call]());
+    this.parameters = this.#settings = null;
+  }
+
+  async #load(source: Source, options: FileOptions): Promise<void> {
+    const { native, session } = this.#host.model();
+    const { config, tensors } = await openAdapter(source, options, this.#host.files);
+    this.#add(settingsOf(config), 0);
+    try {
+      for (const [index, { name, shape }] of this.parameters!.entries()) {
+        const tensor = tensors.get(before + name);
+        if (!tensor) throw new WasmformerError('missing-tensor', `[adapter_model.safetensors] ${before}${name}: no such tensor`);
+        if (tensor.shape.join() !== shape.join()) {
+          const message = `[adapter_model.safetensors] ${before}${name}: expected shape [${shape}], got [${tensor.shape}]`;
+          throw new WasmformerError('shape-mismatch', message);
+        }
+        native.call(() => session.writeAdapter(index, tensor.dtype, tensor.bytes));
+        tensors.delete(before + name);
+      }
+      const [more] = tensors.keys();
+      if (more) throw new WasmformerError('unsupported', `[adapter_model.safetensors] ${more}: a tensor of no module that is adapted`);
+    } catch (reason) {
+      this.#end('removeAdapter');
+      throw reason;
+    }
+  }
+
+  async #save(to: Destination): Promise<SavedFile[] | undefined> {
+    const { native, session, config } = this.#host.model();
+    const { parameters } = this;
+    if (!parameters) throw new WasmformerError('invalid-argument', '[saveAdapter] model: expected one with an adapter, got one without');
+    const settings = {
+      peft_type: 'LORA',
+      task_type: config.is_encoder_decoder ? 'SEQ_2_SEQ_LM' : 'CAUSAL_LM',
+      base_model_name_or_path: config._name_or_path ?? null,
+      inference_mode: true,
+      bias: 'none',
+      // GPT-2's matrices are stored (in, out).
+      fan_in_fan_out: config.model_type === 'gpt2',
+      lora_dropout: 0,
+      init_lora_weights: true,
+      ...this.#settings,
+    };
+    const data = (index: number) => () => native.call(() => session.adapterParameter(index)).data;
+    const stored = parameters.map(({ name, shape }, index) => ({ name: before + name, shape, data: data(index) }));
+    const files = [jsonFile('adapter_config.json', settings), safetensorsFile('adapter_model.safetensors', stored)];
+    return writeFiles(files, to, this.#host.files, this.#host.turn);
+  }
+}
