@@ -24,7 +24,7 @@ const filesOf = (name) =>
 describe('an adapter of PEFT’s', () => {
   for (const [name, { inputIds, logits, losses }] of Object.entries(expected)) {
     test(`${name}: gives its logits, beside the weights and merged into them`, async () => {
-      const lm = await open(name);
+      const lm = await open(name, { dtype: 'f32' }); // in which merging rounds least
       const plain = await lastLogits(lm, inputIds);
       await lm.loadAdapter(join(folderOf('adapters'), name));
       const spread = distance(logits, Array(logits.length).fill(logits.reduce((a, b) => a + b) / logits.length));
@@ -97,7 +97,7 @@ test('what cannot be is refused by name, and leaves the model as it was', async 
   await assert.rejects(lm.addAdapter({ targetModules: ['q_proj'], rank: 4 }), code('invalid-argument', /rank/));
   await assert.rejects(lm.addAdapter({ targetModules: ['q_proj'], r: 0 }), code('invalid-argument', /\br\b/));
   await assert.rejects(lm.addAdapter({ targetModules: ['c_attn'] }), code('invalid-argument', /c_attn/));
-  await assert.rejects(lm.addAdapter({ targetModules: ['q_proj'], r: 1e9 }), code('out-of-memory', /adapter/));
+  await assert.rejects(lm.addAdapter({ targetModules: ['q_proj'], r: 1e9 }), code('out-of-memory', /memory/));
   await assert.rejects(lm.saveAdapter(), code('invalid-argument', /without/));
   await assert.rejects(lm.mergeAdapter(), code('invalid-argument', /without/));
   await assert.rejects(lm.loadAdapter(folderOf('llama-gqa')), code('not-found', /adapter_config\.json/));

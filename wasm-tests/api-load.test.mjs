@@ -548,6 +548,7 @@ test('error codes are a stable list', () => {
     'busy',
     'dead',
     'disposed',
+    'diverged',
     'internal',
     'invalid-argument',
     'invalid-file',

@@ -303,6 +303,19 @@ test('a sentence encoder pools as its file says', async () => {
   assert.equal(await pooling('llama.gguf'), undefined);
 });
 
+test('Qwen2 sees composed characters, as transformers’ Qwen2Tokenizer does; GPT-2 sees what is there', async () => {
+  const { metadata } = await read(bytesOf('vocab-gpt-2.gguf'));
+  const folder = { name: 'vocabulary', list: async () => [], find: async () => null };
+  for (const [pre, same] of [
+    ['qwen2', true],
+    ['gpt-2', false],
+  ]) {
+    const tokenizer = await api.openTokenizer(folder, 'gguf', null, undefined, { ...metadata, 'tokenizer.ggml.pre': pre });
+    const [composed, apart] = ['café', 'cafe\u0301'].map((text) => tokenizer.encode(text).join());
+    assert.equal(composed === apart, same, pre);
+  }
+});
+
 test('roles, the chat template, and kinds of tokenizers', async () => {
   const { metadata } = await read(bytesOf('vocab-llama.gguf'));
   const folder = { name: 'vocabulary', list: async () => [], find: async () => null };

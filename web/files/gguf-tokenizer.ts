@@ -162,6 +162,8 @@ export function describeGguf(
       file: where,
       json: {
         added_tokens: extra(),
+        // Of Qwen2's tokenizer; the format has no word for it.
+        ...(pre === 'qwen2' && { normalizer: { type: 'NFC' } }),
         pre_tokenizer: first ? { type: 'Sequence', pretokenizers: [first, bytes] } : bytes,
         post_processor: around(),
         decoder: { type: 'ByteLevel' },
