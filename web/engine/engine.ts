@@ -43,7 +43,16 @@ import type { Flat } from './flat.ts';
 import { runGeneration } from './generate.ts';
 import type { Call, Methods } from './host.ts';
 import type { ChatSettings, GenerateInput, LoadedModel } from './messages.ts';
-import { type Guarded, Native, type NativeInfo, type NativeParameter, type NativeSession, type NativeTensor, type Plan } from './native.ts';
+import {
+  type Guarded,
+  Native,
+  type NativeGradientBatch,
+  type NativeInfo,
+  type NativeParameter,
+  type NativeSession,
+  type NativeTensor,
+  type Plan,
+} from './native.ts';
 import { Queue } from './queue.ts';
 import { runTask, type TaskHost, tasksOf } from './tasks.ts';
 import type { ThreadPort, Threads } from './threads.ts';
@@ -665,7 +674,7 @@ export class Engine {
   }
 
   /** Loss and gradients of a batch, for models loaded to be trained. */
-  gradients(batch: Record<string, Int32Array[]>, { signal }: Call): Promise<Gradients> {
+  gradients(batch: NativeGradientBatch, { signal }: Call): Promise<Gradients> {
     const { native, model } = this.#loaded();
     return this.#queue.run(async () => native.call(() => model.session.gradients(batch)), signal);
   }

@@ -17,6 +17,7 @@ import {
   positiveInteger,
   resolveGeneration,
   seed,
+  share,
   signal,
 } from '../options.ts';
 import type { GenerateOptions, TrainData, TrainOptions } from '../types.ts';
@@ -71,7 +72,6 @@ export interface CheckedTraining {
 }
 
 const where = 'train';
-const share = kind('a number >= 0 and < 1', (value) => typeof value === 'number' && value >= 0 && value < 1);
 const native: Record<string, Kind> = {
   optimizer: oneOf('adamw', 'adam'),
   learningRate: nonNegative,
