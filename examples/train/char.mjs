@@ -4,7 +4,8 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { create, load, trainTokenizer } from 'wasmformer';
 import { chapters } from '../models/moby-dick-char/check.mjs';
-import { commandLine, draws, publish, train } from './shipped.mjs';
+import { draws } from './draws.mjs';
+import { commandLine, publish, train } from './shipped.mjs';
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const settings = commandLine(

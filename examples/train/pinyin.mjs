@@ -4,7 +4,8 @@ import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { create } from 'wasmformer';
 import { dictionaries, heldOut, isHeldOut, measure, polyphones, report } from '../models/pinyin/check.mjs';
-import { commandLine, draws, publish, train } from './shipped.mjs';
+import { draws } from './draws.mjs';
+import { commandLine, publish, train } from './shipped.mjs';
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const settings = commandLine(
