@@ -8,7 +8,7 @@ import { after, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { create, load, trainTokenizer } from '../../dist/node.js';
 import { chapters } from '../../examples/models/moby-dick-char/check.mjs';
-import { draws } from '../../examples/train/shipped.mjs';
+import { draws } from '../../examples/train/draws.mjs';
 import { close } from '../support/compare.mjs';
 import { readTensors } from '../support/fixtures.mjs';
 
