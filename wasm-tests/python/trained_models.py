@@ -1,4 +1,4 @@
-"""What PyTorch makes of models that wasmformer has trained, and models that it trains from there. For wasm-tests/proof/training.test.mjs.
+"""What PyTorch makes of models that wasmformer has trained, and models that it trains from there. For wasm-tests/proof/training-pytorch.test.mjs.
 
     python trained_models.py gpt FOLDER      FOLDER/initial trained on FOLDER/data.json as that says; losses into FOLDER/answer.json
     python trained_models.py both FOLDER     of each FOLDER/NAME/model the logits, then a few steps of AdamW: saved in FOLDER/NAME/back,
