@@ -99,4 +99,5 @@ def both(root: Path) -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # Small matrices: a second thread only waits.
     {"gpt": gpt, "both": both}[sys.argv[1]](Path(sys.argv[2]))
