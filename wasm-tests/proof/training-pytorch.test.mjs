@@ -66,7 +66,8 @@ test('a character GPT on the novel: PyTorch’s losses', async (t) => {
   const last = [found, expected.losses].map((losses) => mean(losses.slice(-50)));
   t.diagnostic(`loss of the last 50 steps ${last[0].toFixed(4)}, PyTorch's ${last[1].toFixed(4)}`);
   t.diagnostic(`held out ${heldLoss.toFixed(4)}, PyTorch's ${expected.held.toFixed(4)}`);
-  assert.ok(found[0] > 4 && last[0] < 2.3, `${found[0]} to ${last[0]}`);
+  // Characters' frequencies alone give about 3.
+  assert.ok(found[0] > 4 && last[0] < 2.5, `${found[0]} to ${last[0]}`);
   assert.ok(Math.abs(found[0] / expected.losses[0] - 1) < 1e-5, `the first step: ${found[0]} for ${expected.losses[0]}`);
   assert.ok(Math.abs(last[0] / last[1] - 1) < 0.03, `the last steps: ${last[0]} for ${last[1]}`);
   assert.ok(Math.abs(heldLoss / expected.held - 1) < 0.03, `held out: ${heldLoss} for ${expected.held}`);
