@@ -4,11 +4,11 @@ import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { launchChromium } from '../scripts/chromium.mjs';
 import { root } from '../scripts/run.mjs';
-import { libraries, openInNode, openInPage, parseContender } from './contenders.mjs';
+import { readArguments } from './arguments.mjs';
+import { openInNode, openInPage, parseContender } from './contenders.mjs';
 import { prepareModel } from './files.mjs';
 import { plot } from './plot.mjs';
 import { between, floorsTable, judge, report, rowTable, summaryTable } from './report.mjs';
@@ -16,32 +16,7 @@ import { rows, scalingCurves } from './rows.mjs';
 import { serve } from './server.mjs';
 import { firstSecond } from './stats.mjs';
 
-const { values: options } = parseArgs({
-  options: {
-    quick: { type: 'boolean', default: false },
-    rows: { type: 'string' },
-    peers: { type: 'string' },
-    runs: { type: 'string' },
-    out: { type: 'string' },
-    dist: { type: 'string', default: join(root, 'dist') }, // this library, as another build has it
-    python: { type: 'string' },
-    'no-peers': { type: 'boolean', default: false }, // they could not be installed
-  },
-});
-const choose = (text, known, what) => {
-  const chosen = text?.split(',') ?? known;
-  const wrong = chosen.find((name) => !known.includes(name));
-  if (wrong) throw new Error(`--${what}: ${wrong} is none of ${known.join(', ')}`);
-  return chosen;
-};
-const peers = Object.keys(libraries).filter((name) => name !== 'wasmformer' && name !== 'kernels');
-const chosenPeers = choose(options.peers, peers, 'peers').filter(() => !options['no-peers']);
-const chosenRows = choose(
-  options.rows,
-  rows.map(({ id }) => id),
-  'rows',
-);
-const runs = Number(options.runs ?? (options.quick ? 3 : 7));
+const { options, peers, chosenPeers, chosenRows, runs } = readArguments(process.argv.slice(2));
 const models = join(root, 'build/bench/models');
 const flags = [
   '--no-sandbox',

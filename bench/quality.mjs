@@ -1,13 +1,13 @@
 // What few bits cost: perplexity, and the divergence from the float32 model's distribution of the next token (Kullback-Leibler, mean
 // over positions, in nats), of the shipped models and of the folders named.
-//   npm run bench -- quality [--dtypes f16,q8,q4] [--tokens 2048] [FOLDER ...]
+//   npm run bench -- quality [options] [FOLDER ...]
 // Texts are held-out ones: chapters of Moby-Dick that the character model was not trained on, and phrases the pinyin model has not seen.
 import { existsSync, readFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { parseArgs } from 'node:util';
 import { trainingText } from '../examples/models/moby-dick-char/check.mjs';
 import { heldOut } from '../examples/models/pinyin/check.mjs';
 import { root, shippedModel } from '../scripts/run.mjs';
+import { readQualityArguments } from './arguments.mjs';
 
 const chunk = 256;
 
@@ -114,19 +114,15 @@ export async function quality(load, source, dtypes, inputs) {
 }
 
 export async function main(args) {
-  const { values, positionals } = parseArgs({
-    args,
-    allowPositionals: true,
-    options: { dtypes: { type: 'string', default: 'f16,q8,q4' }, tokens: { type: 'string', default: '2048' } },
-  });
+  const { dtypes, tokens, folders: named } = readQualityArguments(args);
   const { load } = await import(join(root, 'dist/node.js'));
   const real = process.env.WASMFORMER_SMOLLM2 ?? join(root, 'build/proof/SmolLM2-135M-Instruct');
-  const folders = positionals.length > 0 ? positionals : [shippedModel(), join(root, 'examples/models/pinyin')];
-  if (positionals.length === 0 && existsSync(real)) folders.push(real);
+  const folders = named.length > 0 ? named : [shippedModel(), join(root, 'examples/models/pinyin')];
+  if (named.length === 0 && existsSync(real)) folders.push(real);
   console.log('| model | dtype | weights | perplexity | of float32 | ratio | divergence | same token |\n|---|---|---|---|---|---|---|---|');
   for (const folder of folders) {
-    const inputs = (lm) => (lm.info().encoderDecoder ? readings : passages)(lm, Number(values.tokens));
-    const results = await quality(load, folder, values.dtypes.split(','), inputs);
+    const inputs = (lm) => (lm.info().encoderDecoder ? readings : passages)(lm, tokens);
+    const results = await quality(load, folder, dtypes, inputs);
     for (const [dtype, one] of Object.entries(results)) {
       console.log(
         `| ${basename(folder)} | ${dtype} | ${(one.bytes / 1e6).toFixed(1)} MB | ${one.perplexity.toFixed(4)} | ${one.reference.toFixed(4)} | ` +

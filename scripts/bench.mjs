@@ -1,13 +1,8 @@
-// Builds, installs what is compared with, and measures.
-//   npm run bench                 everything, interleaved with the peers; writes docs/benchmarks.md and .svg and README's table
-//   npm run bench -- --quick      most of it in two minutes, after what it needs has been installed and made
-//   npm run bench -- --rows gpt2,minilm --peers wllama --runs 7 --out FOLDER
-//   npm run bench -- kernels      the kernels alone, under both SIMD levels
-//   npm run bench -- training     a training step, likewise; [rounds] 1 [a part of a name]
-//   npm run bench -- quality      what few bits cost in perplexity and divergence (bench/quality.mjs)
+// Builds, installs what is compared with, and measures; npm run bench -- --help says what.
 // WASMFORMER_BENCH_PYTHON names a Python that has bench/requirements.txt; otherwise an environment is made in the user's cache.
 import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { chooseBench, usage } from '../bench/arguments.mjs';
 import { nodeOf } from '../wasm-tests/support/nodes.mjs';
 import { build, cmakeBuild } from './build.mjs';
 import { ensureChromium } from './chromium.mjs';
@@ -49,9 +44,11 @@ async function buildMachine() {
 }
 
 main(import.meta.url, async (args) => {
-  if (args[0] === 'kernels' || args[0] === 'training') return program(args[0], args.slice(1));
+  if (args.includes('--help') || args.includes('-h')) return console.log(usage);
+  const { name, rest } = chooseBench(args);
+  if (name === 'kernels' || name === 'training') return program(name, rest);
   await build();
-  if (args[0] === 'quality') return (await import('../bench/quality.mjs')).main(args.slice(1));
+  if (name === 'quality') return (await import('../bench/quality.mjs')).main(rest);
   await buildMachine();
   await ensureChromium();
   const peers = await installPeers();

@@ -1,9 +1,12 @@
 // The bench's own parts: figures, tables, and the GGUF writer against bytes that the gguf Python package wrote.
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { chooseBench } from '../bench/arguments.mjs';
 import { parseContender } from '../bench/contenders.mjs';
 import { ggufHeader, ggufName, interleaveHeads, quantizeQ4, quantizeQ8, toHalf } from '../bench/gguf.mjs';
 import { makeOnce, openModel, shapes, writeRandomModel } from '../bench/models.mjs';
@@ -11,6 +14,7 @@ import { plot, ticks } from '../bench/plot.mjs';
 import { between, floorsTable, judge } from '../bench/report.mjs';
 import { prompt, rows, scalingCurves } from '../bench/rows.mjs';
 import { crossing, digits, exponent, firstSecond, median, ratio, speeds, translationTimes } from '../bench/stats.mjs';
+import { Refusal } from '../scripts/run.mjs';
 
 const near = (actual, expected) => assert.ok(Math.abs(actual - expected) < 1e-9 * Math.abs(expected), `${actual} is not ${expected}`);
 
@@ -195,4 +199,38 @@ test('random models: whole or not at all, the same every time, of moderate size'
   } finally {
     rmSync(place, { recursive: true, force: true });
   }
+});
+
+test('the bench says what there is, and refuses the rest before it builds anything', () => {
+  const script = fileURLToPath(new URL('../scripts/bench.mjs', import.meta.url));
+  const bench = (...args) => spawnSync(process.execPath, [script, ...args], { encoding: 'utf8', timeout: 20_000 });
+  for (const args of [['--help'], ['quality', '-h']]) {
+    const { status, stdout, stderr } = bench(...args);
+    assert.deepEqual([status, stderr], [0, ''], args.join(' '));
+    for (const word of ['kernels', 'training', 'quality', '--quick', '--rows', '--peers', '--runs', '--out', '--dtypes'])
+      assert.ok(stdout.includes(word), word);
+    assert.doesNotMatch(stdout, /==/);
+  }
+  for (const [args, message] of [
+    [['qualty'], /^No bench is named qualty; there are: kernels, training, quality/],
+    [['--quik'], /^Unknown option '--quik'/],
+    [['--rows', 'gpt3'], /^--rows: expected some of matmul, .*, got gpt3/],
+    [['--peers', 'llama.cpp'], /^--peers: expected some of .*wllama.*, got llama\.cpp/],
+    [['--runs', '0'], /^--runs: expected a whole number from 1 on, got 0/],
+    [['quality', '--token', '3'], /^Unknown option '--token'/],
+    [['quality', '--dtypes', 'q2'], /^--dtypes: expected some of .*q4, got q2/],
+    [['kernels', '--fast'], /^kernels: .*got --fast/],
+    [['kernels', 'softmax'], /^kernels: rounds: expected a whole number .*got softmax/],
+    [['training', '5', '2'], /^training: threads: expected 1, got 2/],
+  ]) {
+    assert.throws(
+      () => chooseBench(args),
+      (error) => error instanceof Refusal && message.test(error.message),
+      args.join(' '),
+    );
+  }
+  const { status, stdout, stderr } = bench('qualty');
+  assert.deepEqual([status, stdout], [1, '']);
+  assert.match(stderr, /^No bench is named qualty.*\n$/);
+  assert.deepEqual(chooseBench(['--quick', '--rows', 'gpt2']), { name: 'peers', rest: ['--quick', '--rows', 'gpt2'] });
 });

@@ -314,7 +314,7 @@ export class Engine {
     const { session, matches, dtypes, unused } = openSession(native, config, given, parts.match);
     try {
       const plan = native.call(() => session.plan(dtypes));
-      refuseTooLarge(native, config, options.dtype, dtypes, plan);
+      refuseTooLarge(native, config, options, dtypes, plan);
 
       let tokenizer: Tokenizer | null = null;
       let tokenizerError: unknown;
@@ -874,12 +874,14 @@ function openSession(native: Native, config: Flat, options: Flat, match: Parts['
 }
 
 /** Throws `out-of-memory` for a model that cannot fit, and says what would. */
-function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, given: string[], plan: Plan): void {
+function refuseTooLarge(native: Native, config: Flat, { dtype, trainable }: EngineLoadOptions, given: string[], plan: Plan): void {
   const need = bytesNeeded(plan);
   const { memoryLimit } = native;
   if (need <= memoryLimit) return;
-  const fitting = (['f16', 'q8', 'q4'] as const).find((smaller) => {
-    const session = native.call((module) => module.createSession(config, sessionOptions({ dtype: smaller })));
+  const smaller: [string, EngineLoadOptions][] = (['f16', 'q8', 'q4'] as const).map((dtype) => [`dtype '${dtype}'`, { dtype }]);
+  if (trainable) smaller.unshift(['trainable: false', {}]);
+  const fitting = smaller.find(([, options]) => {
+    const session = native.call((module) => module.createSession(config, sessionOptions(options)));
     const bytes = bytesNeeded(native.call(() => session.plan(given)));
     session.delete();
     return bytes <= memoryLimit;
@@ -888,7 +890,7 @@ function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, 
     'out-of-memory',
     `[load] model: expected at most ${memoryLimit} bytes${dtype ? ` with dtype '${dtype}'` : ''}, got ${need} (weights ${plan.weights}, ` +
       `working memory ${plan.workspace}, ${plan.cachePerToken} a token of context); ` +
-      `${fitting ? `dtype '${fitting}' would fit` : 'no dtype would fit'}`,
+      `${fitting ? `${fitting[0]} would fit` : 'no dtype would fit'}`,
   );
 }
 

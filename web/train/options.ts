@@ -58,7 +58,8 @@ export interface TrainRequest {
   resume: boolean;
   files?: TextFiles;
   evalFiles?: TextFiles;
-  sample: { prompt: CheckedPrompt | null; request: GenerateRequest };
+  /** `asked`: the caller said what samples are to be. */
+  sample: { asked: boolean; prompt: CheckedPrompt | null; request: GenerateRequest };
 }
 
 /** Data that are not in files: entries one after the other, from the beginning each time. */
@@ -135,6 +136,7 @@ export function checkTrain(data: TrainData, options: TrainOptions | undefined, g
       ...(source.files ? { files: source.files } : {}),
       ...(held?.files ? { evalFiles: held.files } : {}),
       sample: {
+        asked: given.sample !== undefined,
         prompt: prompt === undefined ? null : checkPrompts(where, prompt).prompts[0],
         request: resolveGeneration(where, { maxNewTokens: 64, seed: given.seed ?? 0, ...generate }, generationConfig),
       },
