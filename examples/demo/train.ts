@@ -260,6 +260,8 @@ async function train(fresh: boolean): Promise<void> {
     }
   } finally {
     if (running === own) running = null;
+    showNumbers();
+    say('train-speed', '');
     offer();
   }
 }
@@ -281,7 +283,7 @@ function showNumbers(): void {
   say('step-now', whole(steps));
   say('loss-now', shown.loss.toFixed(2));
   if (shown.evalLoss !== undefined) say('held-now', shown.evalLoss.toFixed(2));
-  say('train-speed', running ? `${whole(Math.round(shown.tokensPerSecond))} characters a second` : '');
+  say('train-speed', `${whole(Math.round(shown.tokensPerSecond))} characters a second`);
   shown = null;
 }
 
