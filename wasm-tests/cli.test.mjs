@@ -252,7 +252,10 @@ test('an interrupted training is saved and gone on with, as if nothing had been'
   const cut = trained('cut', '--steps', '120');
   const stopped = await run(cut.args, {
     onStderr: (child, text) => {
-      if (/^step \d/m.test(text) && !child.interrupted) child.interrupted = child.kill('SIGINT');
+      if (!/^step \d/m.test(text) || child.interrupted) return;
+      child.interrupted = child.kill('SIGINT');
+      // As npx does, to which the terminal sends an interrupt too.
+      setTimeout(() => child.kill('SIGINT'), 5);
     },
   });
   assert.equal(stopped.status, 130, stopped.stderr);

@@ -173,6 +173,25 @@ describe('a run', () => {
   });
 });
 
+test('label smoothing is PyTorch’s: a share of the probability for all tokens alike', async () => {
+  const lm = await make();
+  const inputIds = [[1, 5, 9, 13, 17]];
+  const [{ logits }] = await lm.forward({ inputIds });
+  let expected = 0;
+  for (let t = 0; t < 4; ++t) {
+    const row = Array.from(logits.data.subarray(t * 20, (t + 1) * 20));
+    const log = Math.log(row.reduce((sum, x) => sum + Math.exp(x), 0));
+    const mean = row.reduce((sum, x) => sum + (log - x), 0) / 20;
+    expected += (0.9 * (log - row[inputIds[0][t + 1]]) + 0.1 * mean) / 4;
+  }
+  const { loss } = await lm.gradients({ inputIds, labels: inputIds }, { labelSmoothing: 0.1 });
+  assert.ok(Math.abs(loss - expected) < 1e-5, `${loss} for ${expected}`);
+  const [step] = await stepsOf(lm.train([{ inputIds: inputIds[0] }], { steps: 1, dropout: 0, labelSmoothing: 0.1 }));
+  assert.ok(Math.abs(step.loss - expected) < 1e-5, `${step.loss} for ${expected}`);
+  await assert.rejects(lm.gradients({ inputIds, labels: inputIds }, { labelSmoothing: 1 }), code('invalid-argument', /labelSmoothing/));
+  await lm.dispose();
+});
+
 describe('texts', () => {
   test('a long text is windows that predict each token once; documents end in EOS', async () => {
     const text = Array.from({ length: 300 }, (_, i) => 'abcdefghij'[(i * i) % 10]).join('');

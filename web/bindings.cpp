@@ -525,7 +525,9 @@ class SessionHandle {
 
   val gradients(const val& batch) {
     return guarded([&] {
-      const double loss = session_.compute_gradients(batch_from(batch));
+      wf::LossBatch lists = batch_from(batch);
+      lists.smoothing = batch["labelSmoothing"].as<float>();
+      const double loss = session_.compute_gradients(lists);
       val all = val::object();
       for (const wf::Parameter& parameter : session_.parameters()) {
         wf::Array gradient{{}, std::vector<float>(parameter.shape.size())};

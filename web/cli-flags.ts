@@ -111,7 +111,12 @@ export function drawLoading({ overallLoaded, overallTotal, file }: Progress): vo
 /** Aborts at the first interrupt, and when there is nobody left to write for. A second interrupt ends the process in the usual way. */
 export function untilInterrupted(): AbortController {
   const controller = new AbortController();
-  process.once('SIGINT', () => controller.abort());
+  const interrupt = () => {
+    controller.abort();
+    // npx hands on what the terminal has sent to everyone already: the second interrupt that counts comes later.
+    setTimeout(() => process.removeListener('SIGINT', interrupt), 1000).unref();
+  };
+  process.on('SIGINT', interrupt);
   process.stdout.on('error', () => controller.abort());
   return controller;
 }

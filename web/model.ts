@@ -241,12 +241,13 @@ export class Model {
   }
 
   /**
-   * Mean cross-entropy of a batch and its gradient in every weight, for a model loaded with `trainable: true`.
+   * Mean cross-entropy of a batch and its gradient in every weight, of a model that can be trained; with `labelSmoothing` that share of
+   * the probability goes to all tokens alike (Szegedy et al. 2016, section 7).
    * @throws WasmformerError `invalid-argument` for any other model
    */
-  async gradients(batch: GradientBatch, options?: { signal?: AbortSignal }): Promise<Gradients> {
-    const { signal } = checkOptions('gradients', options, ['signal']);
-    return this.#client.call('gradients', [reading('gradients', () => checkBatch(batch))], { signal });
+  async gradients(batch: GradientBatch, options?: { labelSmoothing?: number; signal?: AbortSignal }): Promise<Gradients> {
+    const { labelSmoothing = 0, signal } = checkOptions('gradients', options, ['labelSmoothing', 'signal']);
+    return this.#client.call('gradients', [{ ...reading('gradients', () => checkBatch(batch)), labelSmoothing }], { signal });
   }
 
   /**

@@ -36,6 +36,7 @@ const positive = number('a number > 0', (value) => value > 0 && value < Infinity
 export const positiveInteger = integerFrom(1);
 export const count = integerFrom(0);
 const several = integerFrom(1, 65536);
+export const share = number('a number >= 0 and < 1', (value) => value >= 0 && value < 1);
 const fraction = number('a number from 0 to 1', (value) => value >= 0 && value <= 1);
 const positiveFraction = number('a number > 0 and <= 1', (value) => value > 0 && value <= 1);
 const id = kind('a token id', isId);
@@ -89,8 +90,8 @@ const generationOptions: Record<string, GenerationOption> = {
   minP: sampling(fraction),
   topH: sampling(positiveFraction),
   typicalP: sampling(positiveFraction),
-  epsilonCutoff: sampling(number('a number >= 0 and < 1', (value) => value >= 0 && value < 1)),
-  etaCutoff: sampling(number('a number >= 0 and < 1', (value) => value >= 0 && value < 1)),
+  epsilonCutoff: sampling(share),
+  etaCutoff: sampling(share),
   repetitionPenalty: built(positive),
   noRepeatNgramSize: built(count),
   encoderNoRepeatNgramSize: built(count),
@@ -326,7 +327,7 @@ function checkedLoadOptions(options: unknown, kinds = loadOptions): LoadOptions 
 /** Checks the options of a small call. */
 export function checkOptions<T>(where: string, options: T | undefined, names: (keyof T & string)[]): T {
   const flags = ['addSpecialTokens', 'skipSpecialTokens', 'target', 'optimizer'].map((name) => [name, boolean]);
-  const kinds: Record<string, Kind> = { ...Object.fromEntries(flags), signal, cacheDir: string };
+  const kinds: Record<string, Kind> = { ...Object.fromEntries(flags), labelSmoothing: share, signal, cacheDir: string };
   return reading(where, () => checked(where, options, Object.fromEntries(names.map((name) => [name, kinds[name] ?? anything])))) as T;
 }
 

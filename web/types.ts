@@ -593,7 +593,7 @@ export interface TrainOptions {
   evalFraction?: number;
   /** Steps between evaluations, the last step being one. Default 100 where something is held out. */
   evalEvery?: number;
-  /** Steps between samples, the last step having one. */
+  /** Steps between samples, the last step having one. Default 100 with `sample`. */
   sampleEvery?: number;
   /** What samples are made of: a prompt and options of `generate`. Default: the beginning of an example, 64 new tokens. */
   sample?: Prompt | (GenerateOptions & { prompt?: Prompt });

@@ -4,7 +4,7 @@ import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writ
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { load } from '../../dist/node.js';
+import { create, load } from '../../dist/node.js';
 import { openPage } from '../../scripts/chromium.mjs';
 import { root, shippedModel } from '../../scripts/run.mjs';
 import { serve } from '../package/server.mjs';
@@ -495,4 +495,47 @@ test('nothing but its own files and the model is downloaded', async () => {
     [],
   );
   assert.ok(readdirSync(join(root, 'dist')).includes('worker.js'));
+});
+
+test('training: Node’s steps, saved in a folder of the page and gone on with', async () => {
+  const config = { model_type: 'gpt2', vocab_size: 30, n_embd: 16, n_layer: 1, n_head: 2, n_positions: 32 };
+  const data = Array.from({ length: 30 }, (_, i) => ({ inputIds: Array.from({ length: 5 + (i % 9) }, (_, t) => (i + 3 * t) % 30) }));
+  const options = { steps: 8, batchTokens: 64, learningRate: 1e-2, evalEvery: 4, sampleEvery: 4, seed: 3 };
+  const stepsOf = async (training) => {
+    const steps = [];
+    for await (const { tokensPerSecond: _, ...step } of training) steps.push(step);
+    return steps;
+  };
+  const here = await create(config, { seed: 1, deterministic: true });
+  const expected = await stepsOf(here.train(data, options));
+  await here.dispose();
+  for (const worker of [true, false]) {
+    const { first, rest, names, count } = await inPage((page) =>
+      page.evaluate(
+        async ({ config, data, options, worker }) => {
+          const lm = await wf.create(config, { seed: 1, deterministic: true, worker });
+          const first = [];
+          for await (const { tokensPerSecond: _, ...step } of lm.train(data, options)) {
+            first.push(step);
+            if (step.step === 3) break;
+          }
+          const count = (await lm.save()).length;
+          const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle('model', { create: true });
+          await lm.save(folder, { optimizer: true });
+          await lm.dispose();
+          const files = [];
+          for await (const handle of folder.values()) files.push(await handle.getFile());
+          const again = await wf.load(files, { trainable: true, deterministic: true, worker });
+          const rest = [];
+          for await (const { tokensPerSecond: _, ...step } of again.train(data, { resume: true })) rest.push(step);
+          await again.dispose();
+          return { first, rest, count, names: files.map(({ name }) => name).sort() };
+        },
+        { config, data, options, worker },
+      ),
+    );
+    assert.deepEqual([...first, ...rest], expected);
+    assert.equal(count, 3);
+    assert.deepEqual(names, ['config.json', 'generation_config.json', 'model.safetensors', 'optimizer.safetensors', 'trainer_state.json']);
+  }
 });

@@ -43,7 +43,16 @@ import type { Flat } from './flat.ts';
 import { runGeneration } from './generate.ts';
 import type { Call, Methods } from './host.ts';
 import type { ChatSettings, GenerateInput, LoadedModel } from './messages.ts';
-import { type Guarded, Native, type NativeInfo, type NativeParameter, type NativeSession, type NativeTensor, type Plan } from './native.ts';
+import {
+  type Guarded,
+  Native,
+  type NativeGradientBatch,
+  type NativeInfo,
+  type NativeParameter,
+  type NativeSession,
+  type NativeTensor,
+  type Plan,
+} from './native.ts';
 import { Queue } from './queue.ts';
 import { runTask, type TaskHost, tasksOf } from './tasks.ts';
 import type { ThreadPort, Threads } from './threads.ts';
@@ -312,7 +321,7 @@ export class Engine {
     const { session, matches, dtypes, unused } = openSession(native, config, given, parts.match);
     try {
       const plan = native.call(() => session.plan(dtypes));
-      refuseTooLarge(native, config, options.dtype, dtypes, plan);
+      refuseTooLarge(native, config, options, dtypes, plan);
 
       let tokenizer: Tokenizer | null = null;
       let tokenizerError: unknown;
@@ -672,7 +681,7 @@ export class Engine {
   }
 
   /** Loss and gradients of a batch, for models loaded to be trained. */
-  gradients(batch: Record<string, Int32Array[]>, { signal }: Call): Promise<Gradients> {
+  gradients(batch: NativeGradientBatch, { signal }: Call): Promise<Gradients> {
     const { native, model } = this.#loaded();
     return this.#queue.run(async () => native.call(() => model.session.gradients(batch)), signal);
   }
@@ -872,12 +881,14 @@ function openSession(native: Native, config: Flat, options: Flat, match: Parts['
 }
 
 /** Throws `out-of-memory` for a model that cannot fit, and says what would. */
-function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, given: string[], plan: Plan): void {
+function refuseTooLarge(native: Native, config: Flat, { dtype, trainable }: EngineLoadOptions, given: string[], plan: Plan): void {
   const need = bytesNeeded(plan);
   const { memoryLimit } = native;
   if (need <= memoryLimit) return;
-  const fitting = (['f16', 'q8', 'q4'] as const).find((smaller) => {
-    const session = native.call((module) => module.createSession(config, sessionOptions({ dtype: smaller })));
+  const smaller: [string, EngineLoadOptions][] = (['f16', 'q8', 'q4'] as const).map((dtype) => [`dtype '${dtype}'`, { dtype }]);
+  if (trainable) smaller.unshift(['trainable: false', {}]);
+  const fitting = smaller.find(([, options]) => {
+    const session = native.call((module) => module.createSession(config, sessionOptions(options)));
     const bytes = bytesNeeded(native.call(() => session.plan(given)));
     session.delete();
     return bytes <= memoryLimit;
@@ -886,7 +897,7 @@ function refuseTooLarge(native: Native, config: Flat, dtype: Dtype | undefined, 
     'out-of-memory',
     `[load] model: expected at most ${memoryLimit} bytes${dtype ? ` with dtype '${dtype}'` : ''}, got ${need} (weights ${plan.weights}, ` +
       `working memory ${plan.workspace}, ${plan.cachePerToken} a token of context); ` +
-      `${fitting ? `dtype '${fitting}' would fit` : 'no dtype would fit'}`,
+      `${fitting ? `${fitting[0]} would fit` : 'no dtype would fit'}`,
   );
 }
 

@@ -105,6 +105,8 @@ export interface NativeScore extends Deletable {
 /** Sequences of any lengths and their labels, as `gradients` takes them. */
 export type NativeBatch = Record<string, Int32Array[]>;
 
+export type NativeGradientBatch = { inputIds: Int32Array[]; labels: Int32Array[]; decoderInputIds?: Int32Array[]; labelSmoothing: number };
+
 export interface NativeTraining extends Deletable {
   /** Forward and backward of a micro-batch, whose gradients add up; the mean loss over its labels. */
   accumulate(batch: NativeBatch): Guarded<{ loss: number; labels: number }>;
@@ -147,7 +149,7 @@ export interface NativeSession extends Deletable {
   truncateCache(id: number, length: number): Guarded<unknown>;
   cacheLength(id: number): Guarded<number>;
   deleteCache(id: number): Guarded<unknown>;
-  gradients(batch: NativeBatch): Guarded<{ loss: number; gradients: Record<string, NativeTensor> }>;
+  gradients(batch: NativeGradientBatch): Guarded<{ loss: number; gradients: Record<string, NativeTensor> }>;
   /** Options as in src/train/trainer.hpp. */
   startTraining(options: Flat): Guarded<NativeTraining>;
   /** Options as in src/train/lora.hpp; the adapter's parameters, which are then what is trained. */

@@ -146,7 +146,8 @@ function textExamples(text: string, what: string, reading: Reading): Omit<Exampl
     const before = around.slice(0, Math.ceil(around.length / 2));
     const after = around.slice(before.length);
     const ids = tokenizer.encode(text, { addSpecialTokens: false });
-    const room = Math.max(1, maxLength - around.length);
+    const room = maxLength - around.length;
+    if (room < 1) fail('maxLength', `more than the ${around.length} special tokens of a text`, maxLength);
     for (let at = 0; at < ids.length; at += room) windows.push(Int32Array.from([...before, ...ids.slice(at, at + room), ...after]));
     if (tokenizer.specials.mask === null) fail('tokenizer', 'a mask token', 'none');
   }

@@ -17,6 +17,7 @@ import {
   positiveInteger,
   resolveGeneration,
   seed,
+  share,
   signal,
 } from '../options.ts';
 import type { GenerateOptions, TrainData, TrainOptions } from '../types.ts';
@@ -57,7 +58,8 @@ export interface TrainRequest {
   resume: boolean;
   files?: TextFiles;
   evalFiles?: TextFiles;
-  sample: { prompt: CheckedPrompt | null; request: GenerateRequest };
+  /** `asked`: the caller said what samples are to be. */
+  sample: { asked: boolean; prompt: CheckedPrompt | null; request: GenerateRequest };
 }
 
 /** Data that are not in files: entries one after the other, from the beginning each time. */
@@ -71,7 +73,6 @@ export interface CheckedTraining {
 }
 
 const where = 'train';
-const share = kind('a number >= 0 and < 1', (value) => typeof value === 'number' && value >= 0 && value < 1);
 const native: Record<string, Kind> = {
   optimizer: oneOf('adamw', 'adam'),
   learningRate: nonNegative,
@@ -135,6 +136,7 @@ export function checkTrain(data: TrainData, options: TrainOptions | undefined, g
       ...(source.files ? { files: source.files } : {}),
       ...(held?.files ? { evalFiles: held.files } : {}),
       sample: {
+        asked: given.sample !== undefined,
         prompt: prompt === undefined ? null : checkPrompts(where, prompt).prompts[0],
         request: resolveGeneration(where, { maxNewTokens: 64, seed: given.seed ?? 0, ...generate }, generationConfig),
       },

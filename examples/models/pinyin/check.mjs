@@ -1,13 +1,15 @@
 // Does the model read phrases it has not seen? Figures measured with wasmformer (dist/ must be built): syllables right, syllables of
 // eight polyphones right, and syllables whose strongest cross-attention falls on their own character.
-//   node check.mjs           every held-out phrase, and the sentences of sentences.txt
-//   node check.mjs --every 20    each 20th held-out phrase
+//   node check.mjs                   every held-out phrase, and the sentences of sentences.txt
+//   node check.mjs --every 20        each 20th held-out phrase
+//   node check.mjs --model FOLDER    the same of another folder's model
 // Exits with 1 when a figure misses. The phrases are fetched once with `npm pack`.
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
 
 const here = fileURLToPath(new URL('.', import.meta.url));
 const work = join(here, '.work');
@@ -19,8 +21,8 @@ export function isHeldOut(phrase) {
   return createHash('sha256').update(`1958:${phrase}`).digest().readUInt32BE(0) % 25 === 0;
 }
 
-/** `[phrase, syllables]` of every phrase held out, of characters the source's vocabulary has. */
-export function heldOut(folder = work) {
+/** The package's phrases and single characters, each `[syllables, frequency]` by its text: of modern use, and all. */
+export function dictionaries(folder = work) {
   const data = join(folder, 'package', 'json');
   if (!existsSync(data)) {
     mkdirSync(folder, { recursive: true });
@@ -28,7 +30,13 @@ export function heldOut(folder = work) {
     execFileSync('tar', ['xzf', archive], { cwd: folder });
   }
   const read = (name) => JSON.parse(readFileSync(join(data, name), 'utf8'));
-  return Object.entries({ ...read('modern.json'), ...read('complete.json') })
+  return { modern: read('modern.json'), complete: read('complete.json') };
+}
+
+/** `[phrase, syllables]` of every phrase held out, of characters the source's vocabulary has. */
+export function heldOut(folder = work) {
+  const { modern, complete } = dictionaries(folder);
+  return Object.entries({ ...modern, ...complete })
     .filter(([phrase]) => [...phrase].length > 1 && isHeldOut(phrase))
     .map(([phrase, [reading]]) => [phrase, reading.split(' ')]);
 }
@@ -87,10 +95,10 @@ export function report({ cases, whole, syllables, right, aligned, polyphones, po
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const [flag, value] = process.argv.slice(2);
+  const { values } = parseArgs({ options: { every: { type: 'string', default: '1' }, model: { type: 'string', default: here } } });
   const { load } = await import('../../../dist/node.js');
-  const lm = await load(here);
-  const every = flag === '--every' ? Number(value) : 1;
+  const lm = await load(values.model);
+  const every = Number(values.every);
   const phrases = await measure(lm, heldOut().filter((_, i) => i % every === 0));
   console.log(`held-out phrases: ${report(phrases)}`);
   const written = await measure(lm, sentences());
