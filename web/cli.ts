@@ -152,12 +152,10 @@ async function info({ positionals, names, flags, load: loadOptions, model }: Arg
         .map(([dtype, count]) => `${dtype} ${count.toLocaleString('en')}`)
         .join(', '),
     ],
-    ...Object.entries(memory).map(
-      ([dtype, { weights, workspace, cachePerToken, fits }]): [string, string] => [
-        `memory ${dtype === 'file' ? 'as in file' : dtype}`,
-        `weights ${megabytes(weights)}, working ${megabytes(workspace)}, cache ${megabytes(cachePerToken)} a token${fits ? '' : ': does not fit'}`,
-      ],
-    ),
+    ...Object.entries(memory).map(([dtype, { weights, workspace, cachePerToken, fits }]): [string, string] => [
+      `memory ${dtype === 'file' ? 'as in file' : dtype}`,
+      `weights ${megabytes(weights)}, working ${megabytes(workspace)}, cache ${megabytes(cachePerToken)} a token${fits ? '' : ': does not fit'}`,
+    ]),
     ...(unusedTensors.length > 0 ? [['unused tensors', unusedTensors.join(', ')] as [string, string]] : []),
   ];
   for (const [name, value] of lines) process.stdout.write(`${name.padEnd(17)} ${value}\n`);

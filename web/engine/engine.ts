@@ -285,7 +285,9 @@ export class Engine {
           matches,
           dtypes: given,
           unused,
-        } = openSession(native, config, sessionOptions({ ...options, dtype }), (parameters) => matchTensors(parameters, checkpoint.tensors));
+        } = openSession(native, config, sessionOptions({ ...options, dtype }), (parameters) =>
+          matchTensors(parameters, checkpoint.tensors),
+        );
         const plan = native.call(() => session.plan(given));
         memory[row] = { ...bytesOf(plan), fits: bytesNeeded(plan) <= native.memoryLimit };
         if (dtype === options.dtype) {
