@@ -2,6 +2,7 @@
 import { cache, inspect, type LoadOptions, load, type Model, type ModelInfo, type Progress } from 'wasmformer';
 import { element, input, mainField, onPress, say } from './page.ts';
 import { about, bytes, explain, plural, whole } from './words.ts';
+import { unzip } from './zip.ts';
 
 type Source = Parameters<typeof load>[0];
 
@@ -14,10 +15,14 @@ export interface Place {
   facts: string;
   /** An example of a model on the Hub. */
   example: string;
+  /** What every model here is loaded with. */
+  options?: LoadOptions;
+  /** What to do where there is no model; without it the one that comes with the page is loaded when the tab is opened. */
+  invitation?: string;
   /** Why a model will not do here, or nothing. */
   refusal(info: Pick<ModelInfo, 'tasks' | 'encoderDecoder'>): string | undefined;
-  /** Called with a model that is ready; the one before is disposed of afterwards. */
-  onModel(model: Model, shipped: boolean): void;
+  /** Called with a model that is ready, and the files it came in if it did; the one before is disposed of afterwards. */
+  onModel(model: Model, shipped: boolean, files: File[]): void;
   onProblem(error: unknown): void;
 }
 
@@ -35,15 +40,16 @@ class Loader {
   #model: Model | null = null;
   #name = '';
   #loading: AbortController | null = null;
-  #bar: Bar = { title: 'No model yet', line: '\u00a0', status: '', progress: null };
+  #bar: Bar;
 
   constructor(place: Place) {
     this.place = place;
+    this.#bar = { title: 'No model yet', line: place.invitation ?? '\u00a0', status: '', progress: null };
   }
 
-  /** Whether there is neither a model nor one on its way. */
+  /** Whether the model that comes with the page is to be loaded. */
   get idle(): boolean {
-    return !this.#model && !this.#loading;
+    return !this.#model && !this.#loading && this.place.invitation === undefined;
   }
 
   cancel(): void {
@@ -85,7 +91,6 @@ class Loader {
     const own = new AbortController();
     const { signal } = own;
     this.#loading = own;
-    const before = this.#model;
     element('problem').hidden = true;
     this.#say({ title: `Loading ${name}`, line: 'Looking for its files…', status: `Loading ${name}`, progress: null });
     const began = performance.now();
@@ -108,12 +113,8 @@ class Loader {
     try {
       // Known before the weights are downloaded.
       if (!shipped) this.#check(await inspect(source, { ...options, signal }));
-      const model = await load(source, { ...options, onProgress, signal });
-      this.#model = model;
-      this.#name = name;
-      this.place.onModel(model, shipped);
-      await before?.dispose();
-      await this.#describe();
+      const model = await load(source, { ...options, ...this.place.options, onProgress, signal });
+      await this.#replace(model, name, shipped, Array.isArray(source) ? source.filter((file) => file instanceof File) : []);
       const seconds = ((performance.now() - began) / 1000).toFixed(1);
       this.#say({ status: `${name} is ready after ${seconds} seconds.` });
       for (const warning of model.info().warnings) showProblem(warning);
@@ -122,13 +123,28 @@ class Loader {
       this.#say({ status: signal.aborted ? 'Loading was cancelled.' : 'Loading failed.' });
       if (!signal.aborted) this.place.onProblem(error);
       if (this.#model) await this.#describe();
-      else this.#say({ title: 'No model yet', line: 'Choose one to begin.' });
+      else this.#say({ title: 'No model yet', line: this.place.invitation ?? 'Choose one to begin.' });
     } finally {
       if (this.#loading === own) {
         this.#loading = null;
         this.show();
       }
     }
+  }
+
+  /** Takes over a model that the tab made. */
+  async take(model: Model, name: string): Promise<void> {
+    this.#loading?.abort();
+    await this.#replace(model, name, false, []);
+  }
+
+  async #replace(model: Model, name: string, shipped: boolean, files: File[]): Promise<void> {
+    const before = this.#model;
+    this.#model = model;
+    this.#name = name;
+    this.place.onModel(model, shipped, files);
+    await before?.dispose();
+    await this.#describe();
   }
 
   #check(info: Pick<ModelInfo, 'tasks' | 'encoderDecoder'>): void {
@@ -179,6 +195,11 @@ export function showModelOf(tab: string): void {
   if (shown.idle) void shown.shipped();
 }
 
+/** Gives a tab a model that it made. */
+export function takeModel(tab: string, model: Model, name: string): Promise<void> {
+  return loaders.get(tab)!.take(model, name);
+}
+
 /** @param places by the ids of their tabs */
 export function startModels(places: Record<string, Place>): void {
   for (const [tab, place] of Object.entries(places)) loaders.set(tab, new Loader(place));
@@ -213,10 +234,16 @@ export function startModels(places: Record<string, Place>): void {
   startDrop();
 }
 
-function loadFiles(files: File[]): Promise<void> {
+/** Loads files, or those in an archive, into the open tab. */
+export async function loadFiles(files: File[], called?: string): Promise<void> {
   const [folder, ...rest] = (files[0]?.webkitRelativePath ?? '').split('/');
-  const name = rest.length > 0 ? folder : files.length === 1 ? files[0].name : 'Files from this computer';
-  return shown.start(files, name, {});
+  const name = called ?? (rest.length > 0 ? folder : files.length === 1 ? files[0].name : 'Files from this computer');
+  const archive = files.length === 1 && /\.zip$/i.test(files[0].name);
+  try {
+    await shown.start(archive ? await unzip(files[0]) : files, name.replace(/\.zip$/i, ''), {});
+  } catch (error) {
+    showProblem(error);
+  }
 }
 
 /** The layers and heads, of an encoder-decoder those of both. */
@@ -308,7 +335,7 @@ function startDrop(): void {
     const items = [...event.dataTransfer!.items].map((item) => item.webkitGetAsEntry() ?? item.getAsFile()).filter((item) => item !== null);
     try {
       const files = (await Promise.all(items.map(filesIn))).flat();
-      if (files.length > 0) await shown.start(files, items.length === 1 ? items[0].name : 'Files from this computer', {});
+      if (files.length > 0) await loadFiles(files, items.length === 1 ? items[0].name : undefined);
     } catch (error) {
       showProblem(error);
     }

@@ -54,6 +54,7 @@ const meanings: Partial<Record<ErrorCode | 'elsewhere', [string, string?]>> = {
   'out-of-memory': ["This does not fit in a browser tab's memory."],
   disposed: ['The model has been put away.', 'Choose it again.'],
   dead: ['The model stopped working.', 'Choose it again to start afresh.'],
+  diverged: ['The training went out of hand: its loss is no number any more, or far too large.', 'Start again with a lower learning rate.'],
   busy: ['Another tab is using this just now.'],
 };
 

@@ -5,15 +5,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { load } from '../../dist/node.js';
-import { openPage } from '../../scripts/chromium.mjs';
-import { root, run, shippedModel } from '../../scripts/run.mjs';
-import { serve } from '../package/server.mjs';
+import { root, shippedModel } from '../../scripts/run.mjs';
 import { folderOf } from '../support/fixtures.mjs';
 import { random } from '../support/tiny.mjs';
-import { launch, readFolder, real, serveHub } from './servers.mjs';
+import { checkColours, openDemo, picture, readPicture, walk } from './demo.mjs';
+import { readFolder, serveHub } from './servers.mjs';
 
-const site = join(root, 'build/browser/site');
-const pictures = join(root, 'build/screenshots');
 const pinyin = join(root, 'examples/models/pinyin');
 const scratch = mkdtempSync(join(tmpdir(), 'wasmformer-page-'));
 const chatTemplate =
@@ -41,18 +38,10 @@ const trickle = (bytes) => ({
   },
 });
 
-let server;
+let demo;
 let hub;
-let browser;
 before(async () => {
-  mkdirSync(pictures, { recursive: true });
-  const log = await run('node_modules/.bin/vite', ['build', 'examples/demo', '--outDir', site], {
-    quiet: true,
-    capture: true,
-    timeout: 120_000,
-  });
-  assert.doesNotMatch(log, /warn|externalized/i, log);
-  server = await serve(site, { base: '/some/where/' });
+  demo = await openDemo();
   hub = await serveHub({
     'someone/talker': { files: random(3, { chatTemplate }) },
     'someone/private': { files: random(4), token: 'hf_secret' },
@@ -61,11 +50,9 @@ before(async () => {
     'someone/reader': { files: { ...readFolder(folderOf('tasks/bert-moods')), ...readFolder(folderOf('tasks/wordpiece')) } },
     'someone/slow': { files: { ...slow, 'model.safetensors': trickle(slow['model.safetensors']) } },
   });
-  browser = await launch();
 });
 after(async () => {
-  await browser?.close();
-  await server?.close();
+  await demo?.close();
   await hub?.close();
   rmSync(scratch, { recursive: true, force: true });
 });
@@ -85,31 +72,7 @@ async function startByKeyboard(page) {
 }
 
 const ready = (page) => page.waitForSelector('#generate[aria-disabled=false]');
-
-/** Opens the page, waits for its model, runs the body; then the console must be clean and nothing may stick out sideways. */
-async function visit(body, { expected = () => false, ...options } = {}) {
-  const { context, page, problems } = await openPage(browser, { viewport: { width: 1280, height: 900 }, ...options });
-  page.setDefaultTimeout(30_000);
-  try {
-    await page.goto(server.url);
-    await ready(page);
-    await body(page, context);
-    const { scrollWidth, innerWidth } = await page.evaluate(() => ({ scrollWidth: document.documentElement.scrollWidth, innerWidth }));
-    assert.ok(scrollWidth <= innerWidth, `the page is ${scrollWidth} pixels wide in a window of ${innerWidth}`);
-    assert.deepEqual(
-      real(problems).filter((problem) => !expected(problem)),
-      [],
-    );
-  } catch (error) {
-    await page.screenshot({ path: join(pictures, 'failure.png'), fullPage: true }).catch(() => {});
-    if (problems.length) error.message += `\n${problems.join('\n')}`;
-    throw error;
-  } finally {
-    await context.close();
-  }
-}
-
-const picture = (page, name, fullPage = true) => page.screenshot({ path: join(pictures, `${name}.png`), fullPage });
+const visit = (...args) => demo.visit(...args);
 const status = (page) => page.textContent('#status');
 
 /** Presses Generate, waits for the end, and returns what was written. */
@@ -160,32 +123,6 @@ test('a running text stops by button and by Escape, and can be gone on with', as
     assert.ok(after.startsWith(before) && after.length > before.length);
   });
 });
-
-/** The cells of a drawn picture, `{ row, column, weight }`, the weight read off the legend's colours, and what their tooltips say. */
-function readPicture(page, selector) {
-  return page.$eval(selector, (frame) => {
-    const [matrix, legend] = frame.querySelectorAll('g');
-    const texts = [...frame.querySelector('svg').querySelectorAll(':scope > text')].map((text) => text.textContent);
-    const max = Number(texts.at(-1));
-    const rgb = (hex) => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
-    const scale = [...legend.children].map((step) => rgb(step.getAttribute('fill')));
-    const cells = [...matrix.querySelectorAll('path')].map((path) => {
-      const [, column, row] = /^M(\d+) (\d+)h/.exec(path.getAttribute('d')).map(Number);
-      const colour = rgb(path.getAttribute('fill'));
-      const far = scale.map((step) => step.reduce((sum, value, i) => sum + (value - colour[i]) ** 2, 0));
-      return { row, column, weight: (max * far.indexOf(Math.min(...far))) / (scale.length - 1), tip: path.textContent };
-    });
-    return { max, cells, title: frame.querySelector('title').textContent };
-  });
-}
-
-/** Whether each cell has its weight's colour, to a step of the legend; `weightOf(row, column)` is the weight. */
-function checkColours({ max, cells }, weightOf) {
-  for (const { row, column, weight } of cells) {
-    const wanted = Math.min(max, weightOf(row, column));
-    assert.ok(Math.abs(weight - wanted) <= max / 32, `row ${row}, column ${column}: ${weight} is drawn for ${wanted}`);
-  }
-}
 
 test('the look inside: the attention that the library gives, drawn, chosen by slider, layer and head', async () => {
   const lm = await load(shippedModel());
@@ -372,7 +309,7 @@ test('translates with the second model that came with it, under a sub-path: piny
     await page.click('#write');
     assert.equal(await page.textContent('#model-name'), 'Moby-Dick, letter by letter');
     await generate(page, { tokens: 10 });
-    await page.goto(`${server.url}#translate`);
+    await page.goto(`${demo.url}#translate`);
     await page.reload();
     await page.waitForSelector('#beams li');
   });
@@ -478,16 +415,19 @@ test('tabs and the tab to translate in, by keyboard', async () => {
         }),
       );
     const focused = () => page.evaluate(() => document.activeElement.id);
-    const write = ['write true 0 tabpanel true true', 'translate false -1 tabpanel false true'];
-    const other = ['write false -1 tabpanel false true', 'translate true 0 tabpanel true true'];
+    const [write, other, train] = ['write', 'translate', 'train'].map((open, _, all) =>
+      all.map((tab) => (tab === open ? `${tab} true 0 tabpanel true true` : `${tab} false -1 tabpanel false true`)),
+    );
     assert.deepEqual(await state(), write);
     await page.focus('#write');
     for (const [key, wanted, tab] of [
       ['ArrowRight', other, 'translate'],
+      ['ArrowRight', train, 'train'],
       ['ArrowRight', write, 'write'],
-      ['ArrowLeft', other, 'translate'],
+      ['ArrowLeft', train, 'train'],
       ['Home', write, 'write'],
-      ['End', other, 'translate'],
+      ['End', train, 'train'],
+      ['ArrowLeft', other, 'translate'],
     ]) {
       await page.keyboard.press(key);
       assert.deepEqual([await state(), await focused()], [wanted, tab], key);
@@ -584,31 +524,6 @@ test('models from a Hub to translate and summarise with; what a tab cannot use i
     assert.equal(await translate(page, '你好'), 'nǐ hǎo');
   });
 });
-
-/** Tabs from where the focus is through all that follows: every control has a name, and shows that it has the focus. */
-async function walk(page) {
-  const seen = [];
-  for (let i = 0; i < 40; ++i) {
-    const found = await page.evaluate(() => {
-      const { activeElement: at } = document;
-      if (!at || at === document.body) return null;
-      const shown = at.matches('.segments input, .button input') ? at.closest('label') : at;
-      const name = at.getAttribute('aria-label') || at.labels?.[0]?.textContent || at.textContent;
-      const { outlineStyle, outlineWidth } = getComputedStyle(shown);
-      return {
-        id: at.id || at.name || at.tagName,
-        name: name.trim(),
-        ring: outlineStyle !== 'none' && Number.parseFloat(outlineWidth) >= 1,
-      };
-    });
-    if (!found || seen.includes(found.id)) break;
-    assert.ok(found.name, `${found.id} has no name`);
-    assert.ok(found.ring, `${found.id} shows no focus`);
-    seen.push(found.id);
-    await page.keyboard.press('Tab');
-  }
-  return seen;
-}
 
 test('wholly by keyboard', async () => {
   await visit(async (page) => {
