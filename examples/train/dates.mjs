@@ -1,11 +1,11 @@
 // Teaches an encoder-decoder from nothing to write dates one way: 'March 3rd, 1999' becomes 1999-03-03. Some minutes.
-// node examples/train/dates.mjs [--steps 800] [--threads 2] [--out folder]
+// node examples/train/dates.mjs [--steps 1500] [--threads 2] [--out folder]
 import { parseArgs } from 'node:util';
 import { create, trainTokenizer } from 'wasmformer';
 import { draws } from './draws.mjs';
 
 const number = (text) => ({ type: 'string', default: text });
-const { values } = parseArgs({ options: { steps: number('800'), threads: number('2'), out: { type: 'string' } } });
+const { values } = parseArgs({ options: { steps: number('1500'), threads: number('2'), out: { type: 'string' } } });
 
 const months = 'January February March April May June July August September October November December'.split(' ');
 const weekdays = 'Sunday Monday Tuesday Wednesday Thursday Friday Saturday'.split(' ');

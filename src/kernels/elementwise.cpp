@@ -36,8 +36,8 @@ void add_bias(const float* x, const float* bias, float* y, size_t rows, size_t c
   for (size_t r = 0; r < rows; ++r) add(x + r * cols, bias, y + r * cols, cols);
 }
 
-void add_rows_backward(const float* dy, float* dbias, size_t rows, size_t cols) {
-  for (size_t r = 0; r < rows; ++r) add(dbias, dy + r * cols, dbias, cols);
+void add_rows_backward(const float* dy, size_t dy_stride, float* dbias, size_t rows, size_t cols) {
+  for (size_t r = 0; r < rows; ++r) add(dbias, dy + r * dy_stride, dbias, cols);
 }
 
 void copy_rows(const float* x, size_t x_stride, float* y, size_t y_stride, size_t rows, size_t cols) {

@@ -13,7 +13,8 @@ void axpy(float a, const float* x, float* y, size_t n);                   // y +
 float dot(const float* x, const float* y, size_t n);                      // sum of x y
 
 void add_bias(const float* x, const float* bias, float* y, size_t rows, size_t cols);  // y (rows, cols) = x + bias (cols); y may be x
-void add_rows_backward(const float* dy, float* dbias, size_t rows, size_t cols);       // dbias (cols) += sum over rows of dy (rows, cols)
+// dbias (cols) += sum over rows of dy (rows, cols), whose rows are dy_stride floats apart.
+void add_rows_backward(const float* dy, size_t dy_stride, float* dbias, size_t rows, size_t cols);
 // y (rows, cols) = x, each with its own stride in floats; no overlap.
 void copy_rows(const float* x, size_t x_stride, float* y, size_t y_stride, size_t rows, size_t cols);
 

@@ -72,7 +72,7 @@ TEST_CASE("Rows: bias, its gradient, strided copies", "[kernels][elementwise]") 
     const std::vector<float> x = normals(rows * cols, cols), b = normals(cols, 5);
     Row y(rows * cols), sum(b);
     add_bias(x.data(), b.data(), y.data(), rows, cols);
-    add_rows_backward(x.data(), sum.data(), rows, cols);
+    add_rows_backward(x.data(), cols, sum.data(), rows, cols);
     Row copied(rows * (cols + 2));
     copy_rows(x.data(), cols, copied.data(), cols + 2, rows, cols);
     size_t wrong = 0;

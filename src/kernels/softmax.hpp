@@ -22,8 +22,11 @@ Peak peak(const float* x, size_t n);
 // loss (rows): -(1 - smoothing) log p[target] - smoothing / cols * sum log p, p = softmax of the row, as PyTorch has it.
 // A target below 0 is ignored: its loss is 0.
 void cross_entropy(const float* x, const int32_t* target, float smoothing, float* loss, size_t rows, size_t cols);
-// dx (rows, cols) += dloss (rows) * d loss / d x
-void cross_entropy_backward(const float* x, const int32_t* target, float smoothing, const float* dloss, float* dx, size_t rows,
-                            size_t cols);
+// The same, and what the gradient is made of: numerators (rows, cols) e^(x - max) and factors (rows), one over their sum.
+void cross_entropy_forward(const float* x, const int32_t* target, float smoothing, float* loss, float* numerators, float* factors,
+                           size_t rows, size_t cols);
+// Numerators become dloss (rows) * d loss / d x, zeros where the target does not count.
+void cross_entropy_backward(const int32_t* target, float smoothing, const float* dloss, const float* factors, float* numerators,
+                            size_t rows, size_t cols);
 
 }  // namespace wf::kernels

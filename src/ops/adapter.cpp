@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/elementwise.hpp"
-#include "kernels/gemm.hpp"
 #include "ops/ops.hpp"
+#include "ops/product.hpp"
 
 namespace wf {
 
@@ -26,11 +26,11 @@ void add_adapter(Context& ctx, const Tensor& x, const Adapter& adapter, const Te
 void add_input_gradient(Context& ctx, const Weight& w, const float* dy, size_t dy_stride, float* dx, size_t dx_stride, size_t T) {
   constexpr size_t kRows = 128;  // of W, widened at a time
   const size_t D = w.cols(), F = w.rows(), most = std::min(F, kRows);
-  const Scratch rows(ctx, most * D), scratch(ctx, kernels::gemm_scratch(T, D, most));
+  const Scratch rows(ctx, most * D);
   for (size_t f = 0; f < F; f += kRows) {
     const size_t count = std::min(kRows, F - f);
     for (size_t i = 0; i < count; ++i) w.read_row(f + i, rows + i * D);
-    kernels::gemm(false, false, T, D, count, dy + f, dy_stride, rows, D, true, dx, dx_stride, scratch);
+    product(ctx, false, false, T, D, count, dy + f, dy_stride, rows, D, true, dx, dx_stride);
   }
 }
 

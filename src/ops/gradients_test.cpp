@@ -366,6 +366,101 @@ TEST_CASE("cross-attention, values wider than keys", "[ops]") {
       [&](const auto& in) { return attended(shape, mask, in[0], in[1], in[2], T, S); });
 }
 
+TEST_CASE("dropout: its gradient is through the factors of the call", "[ops]") {
+  const size_t T = 5, D = 9;
+  std::vector<float> factors(T * D);
+  kernels::dropout_factors({0.3f, {4, 2, 6}, 0}, factors.data(), factors.size());
+  Dropout drops{0.3f, {4, 2, 6}};
+  check(
+      {{kTensor, T, D}},
+      [&](Context& ctx, Given& g) {
+        ctx.dropout = &drops;
+        const Tensor y = dropout(ctx, g.tensors[0]);
+        ctx.dropout = nullptr;
+        return y;
+      },
+      [&](const auto& in) {
+        Reals y = in[0];
+        for (size_t i = 0; i < y.size(); ++i) y[i] *= static_cast<double>(factors[i]);
+        return y;
+      });
+  CHECK(drops.key.site == 7);
+  // Without, and at a rate of nothing, nothing happens, and no site is taken.
+  Arena arena;
+  Dropout none{0, {4, 2, 6}};
+  for (Dropout* given : {static_cast<Dropout*>(nullptr), &none}) {
+    Context ctx{.arena = arena, .dropout = given};
+    const Tensor x = ctx.tensor(2, 2);
+    CHECK(dropout(ctx, x).data == x.data);
+  }
+  CHECK(none.key.site == 6);
+}
+
+TEST_CASE("attention over several sequences, with dropout of weights", "[ops]") {
+  const kernels::AttentionShape shape{4, 2, 3, 5};
+  const float rate = GENERATE(0.0f, 0.4f);
+  const bool causal = GENERATE(false, true);
+  const std::vector<size_t> queries{0, 3, 3, 21}, keys = causal ? queries : std::vector<size_t>{0, 2, 3, 20};
+  const size_t T = queries.back(), S = keys.back();
+  const RngKey key{9, 1, 3};
+  kernels::AttentionMask mask;
+  mask.causal = causal;
+  mask.scale = 0.5f;
+  const std::vector<float> bias = normals(18, 5);
+  const std::vector<const float*> biases{nullptr, bias.data(), bias.data()};
+  Dropout drops{rate, key};
+  CAPTURE(rate, causal);
+  std::vector<float> shown;
+  const auto part = [](const Reals& x, size_t begin, size_t end, size_t cols) {
+    return Reals(x.begin() + static_cast<ptrdiff_t>(begin * cols), x.begin() + static_cast<ptrdiff_t>(end * cols));
+  };
+  check(
+      {{kTensor, T, shape.H * shape.Dk}, {kSlice, S, shape.Hk * shape.Dk}, {kSlice, S, shape.Hk * shape.Dv}},
+      [&](Context& ctx, Given& g) {
+        ctx.dropout = &drops;
+        float* weights = ctx.arena.floats(shape.H * T * S);
+        const Tensor y = attention(ctx, shape, mask, g.tensors[0], g.tensors[1], g.tensors[2], queries, keys, biases, weights);
+        ctx.dropout = nullptr;
+        const size_t first = queries[1] * keys[1];
+        shown.assign(weights, weights + shape.H * first);
+        return y;
+      },
+      [&](const auto& in) {
+        Reals out;
+        uint64_t first = 0;
+        for (size_t s = 0; s + 1 < queries.size(); ++s) {
+          const size_t t = queries[s + 1] - queries[s], n = keys[s + 1] - keys[s];
+          kernels::AttentionMask own = mask;
+          own.key_bias = biases[s];
+          const Reals q = part(in[0], queries[s], queries[s + 1], shape.H * shape.Dk),
+                      k = part(in[1], keys[s], keys[s + 1], shape.Hk * shape.Dk),
+                      v = part(in[2], keys[s], keys[s + 1], shape.Hk * shape.Dv);
+          Reals scores(shape.H * t * n), weights(scores.size()), plain(t * shape.H * shape.Dv);
+          reference::attention(shape, own, q.data(), k.data(), v.data(), t, 0, n, scores.data(), weights.data(), plain.data());
+          std::vector<float> factors(weights.size());
+          kernels::dropout_factors({rate, key, first}, factors.data(), factors.size());
+          first += factors.size();
+          for (size_t i = 0; i < t; ++i) {
+            for (size_t c = 0; c < shape.H * shape.Dv; ++c) {
+              const size_t h = c / shape.Dv, row = (h * t + i) * n, value = h / (shape.H / shape.Hk) * shape.Dv + c % shape.Dv;
+              double sum = 0;
+              for (size_t j = 0; j < n; ++j)
+                sum += weights[row + j] * static_cast<double>(factors[row + j]) * v[j * shape.Hk * shape.Dv + value];
+              out.push_back(sum);
+            }
+          }
+        }
+        return out;
+      });
+  CHECK(drops.key.site == (rate == 0 ? 3 : 4));
+  // What is shown are the weights before: each row sums to 1.
+  for (size_t row = 0; row < shape.H * queries[1]; ++row) {
+    double sum = 0;
+    for (size_t j = 0; j < keys[1]; ++j) sum += static_cast<double>(shown[row * keys[1] + j]);
+    CHECK(std::abs(sum - 1) < 1e-5);
+  }
+}
+
 TEST_CASE("what a query does not see has no gradient", "[ops]") {
   const kernels::AttentionShape shape{2, 1, 4, 4};
   const size_t T = 20, window = 6, at = 11;
@@ -488,10 +583,22 @@ TEST_CASE("shapes that do not fit are errors", "[ops]") {
   CHECK(embedding(ctx, none, g.weights[2]).rows == 0);
   const std::vector<size_t> too_far{2};
   fails_with(Code::kShapeMismatch, [&] { rows(ctx, x, too_far); });
-  // A frozen weight has no gradient to give.
+}
+
+TEST_CASE("a gradient flows through frozen weights, not into them", "[ops]") {
+  const size_t T = 3, D = 6, F = 150;
+  const std::vector<float> values = normals(F * D, 1), dy = normals(T * F, 2), given = normals(T * D, 3);
+  std::vector<float> expected(T * D);
+  reference::gemm(false, false, T, D, F, dy.data(), values.data(), false, expected.data());
+  Arena arena;
   Tape tape(arena);
-  Context taped{arena, &tape};
-  Weight frozen = Weight::matrix(4, 6);
+  Context ctx{arena, &tape};
+  Weight frozen = Weight::matrix(F, D);
   frozen.allocate(DType::kF32, false);
-  fails_with(Code::kUnsupported, [&] { linear(taped, x, frozen, kAbsent); });
+  frozen.write_rows(0, F, values.data(), DType::kF32);
+  const Tensor x = ctx.tensor(T, D);
+  std::copy(given.begin(), given.end(), x.data);
+  tape.backward(linear(ctx, x, frozen, kAbsent), dy.data(), F);
+  for (size_t i = 0; i < T * D; ++i) CHECK(std::abs(tape.gradient(x)[i] - expected[i]) < 1e-4f);
+  CHECK(frozen.gradient() == nullptr);
 }

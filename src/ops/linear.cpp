@@ -1,16 +1,25 @@
+#include <algorithm>
 #include <vector>
 
 #include "core/error.hpp"
 #include "kernels/elementwise.hpp"
-#include "kernels/gemm.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/panels.hpp"
 #include "ops/adapter.hpp"
 #include "ops/ops.hpp"
+#include "ops/product.hpp"
 
 namespace wf {
 
 namespace {
+
+// work(begin, count) for stretches of the F columns of (T, F): sums over rows, each column's on one thread.
+template <class Work>
+void in_columns(const Context& ctx, size_t T, size_t F, const Work& work) {
+  constexpr size_t kUnit = 16;
+  ctx.share((F + kUnit - 1) / kUnit, uint64_t{T} * F,
+            [&](size_t begin, size_t end, size_t) { work(begin * kUnit, std::min(end * kUnit, F) - begin * kUnit); });
+}
 
 void record_linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b, const Tensor& y) {
   float* db = b.present() ? b.gradient() : nullptr;  // not b itself: an absent one may be a temporary
@@ -23,13 +32,10 @@ void record_linear(Context& ctx, const Tensor& x, const Weight& w, const Weight&
       if (dx != nullptr) add_input_gradient(ctx, w, dy, y.stride, dx, x.stride, T);
       return;
     }
-    if (dx != nullptr) {
-      Scratch scratch(ctx, kernels::gemm_scratch(T, D, F));
-      kernels::gemm(false, false, T, D, F, dy, y.stride, w.values(), D, true, dx, x.stride, scratch);
-    }
-    Scratch scratch(ctx, kernels::gemm_scratch(F, D, T));
-    kernels::gemm(true, false, F, D, T, dy, y.stride, x.data, x.stride, true, w.gradient(), D, scratch);
-    if (db != nullptr) kernels::add_rows_backward(dy, db, T, F);
+    if (dx != nullptr) product(ctx, false, false, T, D, F, dy, y.stride, w.values(), D, true, dx, x.stride);
+    product(ctx, true, false, F, D, T, dy, y.stride, x.data, x.stride, true, w.gradient(), D);
+    if (db == nullptr) return;
+    in_columns(ctx, T, F, [&](size_t begin, size_t count) { kernels::add_rows_backward(dy + begin, y.stride, db + begin, T, count); });
   });
 }
 
@@ -50,9 +56,11 @@ Tensor linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b) {
     ctx.share(kernels::panel_count(F), uint64_t{T} * D * F,
               [&](size_t begin, size_t end, size_t thread) { kernels::matmul(product, begin, end, scratch.of(thread)); });
   } else {
-    Scratch scratch(ctx, kernels::gemm_scratch(T, F, D));
-    kernels::gemm(false, true, T, F, D, x.data, x.stride, w.values(), D, false, y.data, y.stride, scratch);
-    if (bias != nullptr) kernels::add_bias(y.data, bias, y.data, T, F);
+    product(ctx, false, true, T, F, D, x.data, x.stride, w.values(), D, false, y.data, y.stride);
+    if (bias != nullptr) {
+      ctx.share(T, uint64_t{T} * F,
+                [&](size_t begin, size_t end, size_t) { kernels::add_bias(y.row(begin), bias, y.row(begin), end - begin, F); });
+    }
   }
   if (ctx.tape != nullptr) record_linear(ctx, x, w, b, y);
   for (const Adapter* adapter : w.adapters()) add_adapter(ctx, x, *adapter, y);
@@ -72,9 +80,11 @@ Tensor embedding(Context& ctx, std::span<const int32_t> tokens, const Weight& ta
     ctx.tape->record([&ctx, kept = std::vector<int32_t>(tokens.begin(), tokens.end()), &table, scale, y] {
       if (!ctx.tape->reached(y)) return;
       const float* dy = ctx.tape->gradient(y);
-      for (size_t t = 0; t < kept.size(); ++t) {
-        kernels::axpy(scale, dy + t * y.stride, table.gradient() + static_cast<size_t>(kept[t]) * y.cols, y.cols);
-      }
+      in_columns(ctx, y.rows, y.cols, [&](size_t begin, size_t count) {
+        for (size_t t = 0; t < kept.size(); ++t) {
+          kernels::axpy(scale, dy + t * y.stride + begin, table.gradient() + static_cast<size_t>(kept[t]) * y.cols + begin, count);
+        }
+      });
     });
   }
   return y;

@@ -30,6 +30,29 @@ void check_length(const char* where, const Weight& w, size_t length) {
 const float* values_or_null(const Weight& w) { return w.present() ? w.values() : nullptr; }
 float* gradient_or_null(const Weight& w) { return w.present() ? w.gradient() : nullptr; }
 
+// work(begin, count) for stretches of n elements that each cost `each`.
+template <class Work>
+void in_stretches(const Context& ctx, size_t n, uint64_t each, const Work& work) {
+  ctx.share(n, each * n, [&](size_t begin, size_t end, size_t) { work(begin, end - begin); });
+}
+
+// Sums over rows: work(first row, rows, sums) for runs of rows, each with zeros (kSums, size) of its own to add to; these are then
+// added to the totals (size) that are not null, in the order of the rows.
+template <size_t kSums, class Work>
+void sum_over_rows(Context& ctx, size_t rows, uint64_t cost, float* const (&totals)[kSums], size_t size, const Work& work) {
+  constexpr size_t kRows = 64;
+  const size_t runs = (rows + kRows - 1) / kRows;
+  const Scratch scratch(ctx, checked_product(runs, kSums * size, "sums over rows"));
+  float* all = scratch;
+  std::fill_n(all, runs * kSums * size, 0.0f);
+  ctx.share(runs, cost, [&](size_t begin, size_t end, size_t) {
+    for (size_t run = begin; run < end; ++run) work(run * kRows, std::min(kRows, rows - run * kRows), all + run * kSums * size);
+  });
+  for (size_t i = 0; i < kSums; ++i) {
+    if (totals[i] != nullptr) kernels::add_rows_backward(all + i * size, kSums * size, totals[i], runs, size);
+  }
+}
+
 // What an element costs beside a multiply-add of a matrix product: reading and writing memory, or an exponential.
 constexpr uint64_t kSimple = 4, kCurved = 16;
 
@@ -63,12 +86,13 @@ Tensor add(Context& ctx, const Tensor& a, const Tensor& b) {
     return a;
   }
   Tensor y = ctx.tensor(a.rows, a.cols);
-  kernels::add(a.data, b.data, y.data, y.size());
+  in_stretches(ctx, y.size(), kSimple, [&](size_t at, size_t n) { kernels::add(a.data + at, b.data + at, y.data + at, n); });
   ctx.tape->record([&ctx, a, b, y] {
     if (!ctx.tape->reached(y)) return;
     const float* dy = ctx.tape->gradient(y);
-    if (float* da = ctx.tape->gradient(a)) kernels::axpy(1, dy, da, y.size());
-    if (float* db = ctx.tape->gradient(b)) kernels::axpy(1, dy, db, y.size());
+    for (float* dx : {ctx.tape->gradient(a), ctx.tape->gradient(b)}) {
+      if (dx != nullptr) in_stretches(ctx, y.size(), kSimple, [&](size_t at, size_t n) { kernels::axpy(1, dy + at, dx + at, n); });
+    }
   });
   return y;
 }
@@ -99,7 +123,13 @@ Tensor layer_norm(Context& ctx, const Tensor& x, const Weight& w, const Weight& 
   if (ctx.tape != nullptr) {
     ctx.tape->record([&ctx, x, w = values_or_null(w), dw = gradient_or_null(w), db = gradient_or_null(b), y, eps] {
       if (!ctx.tape->reached(y)) return;
-      kernels::layer_norm_backward(x.data, w, ctx.tape->gradient(y), ctx.tape->sink(x), dw, db, x.rows, x.cols, eps);
+      const float* dy = ctx.tape->gradient(y);
+      float* dx = ctx.tape->sink(x);
+      sum_over_rows(ctx, x.rows, kCurved * x.size(), {dw, db}, x.cols, [&](size_t row, size_t count, float* sums) {
+        const size_t at = row * x.cols;
+        kernels::layer_norm_backward(x.data + at, w, dy + at, dx + at, dw == nullptr ? nullptr : sums,
+                                     db == nullptr ? nullptr : sums + x.cols, count, x.cols, eps);
+      });
     });
   }
   return y;
@@ -118,9 +148,12 @@ Tensor rms_norm(Context& ctx, const Tensor& x, const Weight& w, float offset, fl
       if (!ctx.tape->reached(y)) return;
       const float* dy = ctx.tape->gradient(y);
       float* dx = ctx.tape->sink(x);
-      for (size_t t = 0; t < x.rows; ++t) {
-        kernels::rms_norm_backward(x.row(t), w.values(), offset, dy + t * y.stride, dx + t * x.stride, w.gradient(), per_row, D, eps);
-      }
+      sum_over_rows(ctx, x.rows, kCurved * x.size(), {w.gradient()}, D, [&](size_t row, size_t count, float* sums) {
+        float* dw = w.gradient() == nullptr ? nullptr : sums;
+        for (size_t t = row; t < row + count; ++t) {
+          kernels::rms_norm_backward(x.row(t), w.values(), offset, dy + t * y.stride, dx + t * x.stride, dw, per_row, D, eps);
+        }
+      });
     });
   }
   return y;
@@ -134,10 +167,14 @@ Tensor activate(Context& ctx, kernels::Activation activation, const Tensor& x) {
     return x;
   }
   Tensor y = ctx.tensor(x.rows, x.cols);
-  kernels::activate(activation, x.data, y.data, y.size());
+  in_stretches(ctx, y.size(), kCurved, [&](size_t at, size_t n) { kernels::activate(activation, x.data + at, y.data + at, n); });
   ctx.tape->record([&ctx, activation, x, y] {
     if (!ctx.tape->reached(y)) return;
-    if (float* dx = ctx.tape->gradient(x)) kernels::activate_backward(activation, x.data, ctx.tape->gradient(y), dx, y.size());
+    const float* dy = ctx.tape->gradient(y);
+    float* dx = ctx.tape->gradient(x);
+    if (dx == nullptr) return;
+    in_stretches(ctx, y.size(), kCurved,
+                 [&](size_t at, size_t n) { kernels::activate_backward(activation, x.data + at, dy + at, dx + at, n); });
   });
   return y;
 }
@@ -154,10 +191,12 @@ Tensor gated(Context& ctx, kernels::Activation activation, const Tensor& gate, c
       const float* dy = ctx.tape->gradient(y);
       float* dgate = ctx.tape->sink(gate);
       float* dup = ctx.tape->sink(up);
-      for (size_t t = 0; t < y.rows; ++t) {
-        kernels::gated_backward(activation, gate.row(t), up.row(t), dy + t * y.stride, dgate + t * gate.stride, dup + t * up.stride,
-                                y.cols);
-      }
+      ctx.share(y.rows, 2 * kCurved * y.size(), [&](size_t begin, size_t end, size_t) {
+        for (size_t t = begin; t < end; ++t) {
+          kernels::gated_backward(activation, gate.row(t), up.row(t), dy + t * y.stride, dgate + t * gate.stride, dup + t * up.stride,
+                                  y.cols);
+        }
+      });
     });
   }
   return y;
@@ -170,16 +209,14 @@ Tensor dropout(Context& ctx, const Tensor& x) {
   ++ctx.dropout->key.site;
   const auto from = [mask](size_t begin) { return kernels::DropoutMask{mask.rate, mask.key, begin}; };
   const Tensor y = ctx.tape == nullptr ? x : ctx.tensor(x.rows, x.cols);
-  ctx.share(x.size(), kCurved * x.size(),
-            [&](size_t begin, size_t end, size_t) { kernels::dropout(from(begin), x.data + begin, y.data + begin, end - begin); });
+  in_stretches(ctx, x.size(), kCurved, [&](size_t at, size_t n) { kernels::dropout(from(at), x.data + at, y.data + at, n); });
   if (ctx.tape != nullptr) {
     ctx.tape->record([&ctx, x, y, from] {
       if (!ctx.tape->reached(y)) return;
       const float* dy = ctx.tape->gradient(y);
       float* dx = ctx.tape->gradient(x);
       if (dx == nullptr) return;
-      ctx.share(y.size(), kCurved * y.size(),
-                [&](size_t begin, size_t end, size_t) { kernels::dropout_backward(from(begin), dy + begin, dx + begin, end - begin); });
+      in_stretches(ctx, y.size(), kCurved, [&](size_t at, size_t n) { kernels::dropout_backward(from(at), dy + at, dx + at, n); });
     });
   }
   return y;
@@ -212,7 +249,12 @@ void rotate(Context& ctx, Tensor& x, size_t head_size, size_t rotary, const floa
       if (!ctx.tape->reached(x)) return;
       Scratch back(ctx, x.rows * rotary / 2);
       kernels::scale(sin, -1, back, x.rows * rotary / 2);
-      kernels::rope(ctx.tape->gradient(x), x.stride, x.rows, x.cols / head_size, head_size, rotary, cos, back, interleaved);
+      float *dx = ctx.tape->gradient(x), *turned = back;
+      ctx.share(x.rows, kSimple * x.rows * x.cols, [&](size_t begin, size_t end, size_t) {
+        const size_t angle = begin * (rotary / 2);
+        kernels::rope(dx + begin * x.stride, x.stride, end - begin, x.cols / head_size, head_size, rotary, cos + angle, turned + angle,
+                      interleaved);
+      });
     });
   }
 }

@@ -20,6 +20,13 @@ float* Tape::gradient(const Tensor& tensor) {
   return gradient->data + tensor.gradient_offset;
 }
 
+bool Tape::adopt(const Tensor& tensor, float* data) {
+  Gradient* gradient = tensor.gradient;
+  if (gradient == nullptr || gradient->data != nullptr || gradient->floats != tensor.rows * tensor.stride) return false;
+  gradient->data = data;
+  return true;
+}
+
 float* Tape::sink(const Tensor& tensor) {
   float* data = gradient(tensor);
   return data != nullptr ? data : arena_.floats(tensor.rows * tensor.stride);

@@ -23,6 +23,8 @@ class Tape {
   float* gradient(const Tensor& tensor);
   // The same, but for a tensor that no gradient flows into memory that nobody reads: for kernels that always write.
   float* sink(const Tensor& tensor);
+  // Makes `data`, memory of the arena in the tensor's shape, its gradient, if nothing has flowed there yet and the tensor is a whole one.
+  bool adopt(const Tensor& tensor, float* data);
   // Whether anything has flowed into `tensor`: a backward with nothing to pass on returns at once.
   bool reached(const Tensor& tensor) const { return tensor.gradient != nullptr && tensor.gradient->data != nullptr; }
 

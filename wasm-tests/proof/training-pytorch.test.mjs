@@ -1,5 +1,5 @@
 // Trainings beside PyTorch's: a character GPT on the novel with the same weights to begin with, batches and schedule; and models that
-// each side has trained, with the same logits on the other. wasm-tests/python/trained_models.py is PyTorch's part.
+// each side has trained in turn, with the same logits on the other. wasm-tests/python/trained_models.py is PyTorch's part.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -13,7 +13,7 @@ import { close } from '../support/compare.mjs';
 import { readTensors } from '../support/fixtures.mjs';
 
 const root = fileURLToPath(new URL('../../', import.meta.url));
-const place = join(root, 'build/proof/training');
+const place = join(root, 'build/proof/training-pytorch');
 rmSync(place, { recursive: true, force: true });
 after(() => rmSync(place, { recursive: true, force: true }));
 const folderOf = (name) => {
@@ -43,7 +43,9 @@ test('a character GPT on the novel: PyTorch’s losses', async (t) => {
   const held = windows(heldIds, 128);
   const recipe = { learningRate: 3e-3, warmup: 30, weightDecay: 0.1, maxGradNorm: 1 };
 
-  const config = { model_type: 'gpt2', vocab_size: tokenizer.vocabSize, n_embd: 64, n_layer: 3, n_head: 4, n_positions: context };
+  const { bos, eos } = tokenizer.specials;
+  const shape = { n_embd: 64, n_layer: 3, n_head: 4, n_positions: context };
+  const config = { model_type: 'gpt2', vocab_size: tokenizer.vocabSize, ...shape, bos_token_id: bos, eos_token_id: eos };
   const lm = await create(config, { seed: 1, threads: 1 });
   const folder = folderOf('gpt');
   await lm.save(join(folder, 'initial'));
@@ -64,7 +66,8 @@ test('a character GPT on the novel: PyTorch’s losses', async (t) => {
   const last = [found, expected.losses].map((losses) => mean(losses.slice(-50)));
   t.diagnostic(`loss of the last 50 steps ${last[0].toFixed(4)}, PyTorch's ${last[1].toFixed(4)}`);
   t.diagnostic(`held out ${heldLoss.toFixed(4)}, PyTorch's ${expected.held.toFixed(4)}`);
-  assert.ok(found[0] > 4 && last[0] < 2.3, `${found[0]} to ${last[0]}`);
+  // Characters' frequencies alone give about 3.
+  assert.ok(found[0] > 4 && last[0] < 2.5, `${found[0]} to ${last[0]}`);
   assert.ok(Math.abs(found[0] / expected.losses[0] - 1) < 1e-5, `the first step: ${found[0]} for ${expected.losses[0]}`);
   assert.ok(Math.abs(last[0] / last[1] - 1) < 0.03, `the last steps: ${last[0]} for ${last[1]}`);
   assert.ok(Math.abs(heldLoss / expected.held - 1) < 0.03, `held out: ${heldLoss} for ${expected.held}`);

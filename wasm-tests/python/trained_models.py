@@ -1,4 +1,4 @@
-"""What PyTorch makes of models that wasmformer has trained, and models that it trains from there. For wasm-tests/proof/training.test.mjs.
+"""What PyTorch makes of models that wasmformer has trained, and models that it trains from there. For wasm-tests/proof/training-pytorch.test.mjs.
 
     python trained_models.py gpt FOLDER      FOLDER/initial trained on FOLDER/data.json as that says; losses into FOLDER/answer.json
     python trained_models.py both FOLDER     of each FOLDER/NAME/model the logits, then a few steps of AdamW: saved in FOLDER/NAME/back,
@@ -99,4 +99,5 @@ def both(root: Path) -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # Small matrices: a second thread only waits.
     {"gpt": gpt, "both": both}[sys.argv[1]](Path(sys.argv[2]))
