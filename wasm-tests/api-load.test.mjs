@@ -285,6 +285,61 @@ describe('refusals', () => {
   });
 });
 
+test('inspect plans what load would do, with its threads, to be trained too', async () => {
+  for (const options of [
+    {},
+    { threads: 1 },
+    { threads: 3 },
+    { worker: false, threads: 2 },
+    { trainable: true },
+    { dtype: 'q8', cacheDtype: 'f16' },
+  ]) {
+    const found = await inspect(folder, options);
+    const lm = await load(folder, options);
+    assert.deepEqual(found.memory[options.dtype ?? 'file'], { ...lm.info().memory, fits: true }, JSON.stringify(options));
+    assert.equal(lm.info().memory.weights, (await lm.memory()).weights);
+    assert.deepEqual(Object.keys(found.memory), options.trainable ? ['file', 'f32'] : ['file', 'f32', 'f16', 'bf16', 'q8', 'q4']);
+    await lm.dispose();
+  }
+  const workspace = async (threads) => (await inspect(folder, { threads })).memory.file.workspace;
+  assert.ok((await workspace(4)) > (await workspace(1)));
+  const [plain, trained] = [await inspect(folder, { dtype: 'f32' }), await inspect(folder, { trainable: true })];
+  assert.ok(trained.memory.f32.weights > 1.9 * plain.memory.f32.weights);
+  await assert.rejects(
+    inspect(folder, { trainable: true, dtype: 'f16' }),
+    code('invalid-argument', /^\[inspect\] dtype: expected 'f32' with/),
+  );
+});
+
+test('a name that is neither a local file nor found on the Hub', async () => {
+  for (const name of ['none.gguf', 'gg/none.gguf', 'gg/none.bin', 'gg/none.safetensors'])
+    await assert.rejects(
+      load(name, { endpoint: 'http://127.0.0.1:1' }),
+      code('not-found', new RegExp(`^\\[load\\] source: no such file or folder: ${name}$`)),
+    );
+  const hub = await startHub({ 'gg/there': { commit: 'b'.repeat(40), files: { 'config.json': '{}' } } });
+  const options = { endpoint: hub.url, cacheDir: false, network: { retries: 0 } };
+  const lost = (what, path) => code(what, new RegExp(`\\(and there is no local file or folder ${path}\\)$`));
+  try {
+    for (const name of ['gg/none', 'gg/deeper/none.gguf']) {
+      await assert.rejects(load(name, options), lost('not-found', name));
+      await assert.rejects(inspect(name, options), lost('not-found', name));
+    }
+    // What is there is no mistyped path.
+    await assert.rejects(load('gg/there', options), code('invalid-file', /model_type: .*got nothing$/));
+    Object.assign(hub, { api: false, token: 'x' });
+    await assert.rejects(load('gg/there', options), lost('unauthorized', 'gg/there'));
+  } finally {
+    await hub.close();
+  }
+  await assert.rejects(load('gg/none', options), lost('network', 'gg/none'));
+  await assert.rejects(load('gg/none', { ...options, offline: true }), lost('offline', 'gg/none'));
+  await assert.rejects(
+    create({ model_type: 'gpt2' }, { tokenizer: 'gg/none.json' }),
+    code('not-found', /no such file or folder: gg\/none\.json$/),
+  );
+});
+
 test('inspect reads no weights and computes memory by dtype', async () => {
   const found = await inspect(folder);
   assert.equal(found.architecture, 'llama');

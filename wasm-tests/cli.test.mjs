@@ -122,6 +122,23 @@ test('mistakes: exit code 2, the reason on stderr, nothing on stdout', async () 
   }
 });
 
+test('an option of another command is refused', async () => {
+  for (const [args, message] of [
+    [['info', model, '--temperature', '1'], /info takes no --temperature/],
+    [['info', '--stop-strings', 'a', model], /info takes no --stop-strings/],
+    [['info', model, '--chat'], /info takes no --chat/],
+    [['info', model, '--model', model], /expected one source, got 2/],
+    [['cache', 'list', '--threads', '1'], /cache list takes no --threads/],
+    [['cache', 'list', '--model', model], /cache list takes no --model/],
+    [['cache', 'clear', '--cache-dir', join(scratch, 'no'), '--json'], /cache clear takes no --json/],
+    [['cache', 'clear', '--no-worker'], /cache clear takes no --worker/],
+  ]) {
+    const { status, stdout, stderr } = await run(args);
+    assert.deepEqual([status, stdout], [2, ''], stderr);
+    assert.match(stderr, message);
+  }
+});
+
 test('failures: exit code 1 and the error’s code', async () => {
   const { status, stdout, stderr } = await run(['a', '--model', join(scratch, 'none')]);
   assert.deepEqual([status, stdout], [1, '']);
@@ -145,7 +162,8 @@ test('info prints architecture, parameters, memory by dtype', async () => {
   assert.match(stdout, /^head +language$/m);
   assert.match(stdout, /^made for +generate$/m);
   assert.match(stdout, /parameters +[\d,]+/);
-  for (const dtype of ['f32', 'f16', 'bf16']) assert.match(stdout, new RegExp(`memory ${dtype} +weights [\\d.]+ [kM]B`));
+  for (const dtype of ['as in file', 'f32', 'f16', 'bf16', 'q8', 'q4'])
+    assert.match(stdout, new RegExp(`memory ${dtype} +weights [\\d.]+ [kM]B`));
   const found = JSON.parse((await run(['info', whole, '--json'])).stdout);
   assert.ok(found.memory.f32.weights > found.memory.f16.weights);
 });

@@ -134,5 +134,13 @@ test('without a dtype Q8_0 and Q4_0 are kept number for number, and other blocks
     const { format, memory } = await inspect(at(name));
     assert.equal(format, 'gguf');
     assert.ok(memory.f32.weights > memory.f16.weights);
+    assert.deepEqual(memory.file, { ...lm.info().memory, fits: true });
+    assert.equal(memory.file.weights, (await lm.memory()).weights);
+    // What is of several kinds takes what no one dtype does.
+    if (name === 'formats')
+      assert.ok(
+        ['f32', 'f16', 'bf16', 'q8', 'q4'].every((one) => memory[one].weights !== memory.file.weights),
+        JSON.stringify(memory),
+      );
   }
 });

@@ -5,7 +5,7 @@ import type { Progress } from './types.ts';
 /** A mistake on the command line: exit code 2. */
 export class UsageError extends Error {}
 
-const kebabCase = (name: string) => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+export const kebabCase = (name: string) => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 
 /** Options, a line each. */
 export function listFlags(words: Record<string, OptionWords>): string {

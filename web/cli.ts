@@ -1,9 +1,9 @@
 import { readFile } from 'node:fs/promises';
-import { drawLoading, listFlags, liveLine, megabytes, parseFlags, UsageError, untilInterrupted } from './cli-flags.ts';
+import { drawLoading, kebabCase, listFlags, liveLine, megabytes, parseFlags, UsageError, untilInterrupted } from './cli-flags.ts';
 import { train } from './cli-train.ts';
 import { cache, defaultModel, inspect, load } from './node.js';
 import { checkLoadOptions, describeOptions, resolveGeneration } from './options.ts';
-import type { ChatOptions, Dtype, GenerateResult, LoadOptions, ModelInfo } from './types.ts';
+import type { ChatOptions, GenerateResult, LoadOptions, ModelInfo } from './types.ts';
 
 const {
   load: { trainable: _, ...loadWords },
@@ -14,7 +14,7 @@ function help(): string {
   return `Usage:
   wasmformer PROMPT [options]      continue a text (from standard input where PROMPT is -)
   wasmformer train FILE... --out FOLDER   train a new model; wasmformer train --help says more
-  wasmformer info [SOURCE]         architecture, parameters, memory by dtype; loads no weights
+  wasmformer info [SOURCE]         architecture, parameters, memory as in the file and by dtype; loads no weights
   wasmformer cache list            what has been downloaded
   wasmformer cache clear [MODEL]   remove it, or one model's files
 
@@ -33,6 +33,8 @@ ${listFlags(generateWords)}
 
 interface Arguments {
   positionals: string[];
+  /** All options that were typed. */
+  names: string[];
   flags: Record<'chat' | 'json' | 'help' | 'version', boolean>;
   model?: string;
   load: LoadOptions;
@@ -47,7 +49,14 @@ function parse(argv: string[]): Arguments {
   );
   const pick = (from: object) => Object.fromEntries(Object.entries(given).filter(([name]) => name in from));
   const { chat = false, json = false, help = false, version = false, model } = own;
-  return { positionals, flags: { chat, json, help, version }, model, load: pick(loadWords), generate: pick(generateWords) };
+  const names = Object.keys({ ...own, ...given });
+  return { positionals, names, flags: { chat, json, help, version }, model, load: pick(loadWords), generate: pick(generateWords) };
+}
+
+/** Refuses what a command has no use for. */
+function expectOnly(names: string[], command: string, used: string[]): void {
+  const other = names.find((name) => !used.includes(name));
+  if (other) throw new UsageError(`${command} takes no --${kebabCase(other)}`);
 }
 
 async function generate({ positionals, flags, model = defaultModel, load: loadOptions, generate: options }: Arguments): Promise<number> {
@@ -114,9 +123,11 @@ async function text(stream: AsyncIterable<Buffer>): Promise<string> {
   return Buffer.concat(chunks).toString('utf8');
 }
 
-async function info({ positionals, flags, load: loadOptions, model }: Arguments): Promise<number> {
-  const [, source = model ?? defaultModel, extra] = positionals;
-  if (extra !== undefined) throw new UsageError(`expected one source, got ${positionals.length - 1}`);
+async function info({ positionals, names, flags, load: loadOptions, model }: Arguments): Promise<number> {
+  const sources = [...positionals.slice(1), ...(model === undefined ? [] : [model])];
+  if (sources.length > 1) throw new UsageError(`expected one source, got ${sources.length}`);
+  expectOnly(names, 'info', ['model', 'json', ...Object.keys(loadWords)]);
+  const [source = defaultModel] = sources;
   const found = await inspect(source, loadOptions);
   if (flags.json) {
     process.stdout.write(`${JSON.stringify(found, null, 2)}\n`);
@@ -141,15 +152,13 @@ async function info({ positionals, flags, load: loadOptions, model }: Arguments)
         .map(([dtype, count]) => `${dtype} ${count.toLocaleString('en')}`)
         .join(', '),
     ],
-    ...(Object.entries(memory) as [Dtype, (typeof memory)[Dtype]][]).map(
-      ([dtype, { weights, workspace, cachePerToken, fits }]): [string, string] => [
-        `memory ${dtype}`,
-        `weights ${megabytes(weights)}, working ${megabytes(workspace)}, cache ${megabytes(cachePerToken)} a token${fits ? '' : ': does not fit'}`,
-      ],
-    ),
+    ...Object.entries(memory).map(([dtype, { weights, workspace, cachePerToken, fits }]): [string, string] => [
+      `memory ${dtype === 'file' ? 'as in file' : dtype}`,
+      `weights ${megabytes(weights)}, working ${megabytes(workspace)}, cache ${megabytes(cachePerToken)} a token${fits ? '' : ': does not fit'}`,
+    ]),
     ...(unusedTensors.length > 0 ? [['unused tensors', unusedTensors.join(', ')] as [string, string]] : []),
   ];
-  for (const [name, value] of lines) process.stdout.write(`${name.padEnd(16)} ${value}\n`);
+  for (const [name, value] of lines) process.stdout.write(`${name.padEnd(17)} ${value}\n`);
   return 0;
 }
 
@@ -158,11 +167,12 @@ function contextOf({ contextLength, contextIsWall, positions }: Pick<ModelInfo, 
   return `${contextLength.toLocaleString('en')} tokens, ${positions} positions${contextIsWall ? '' : ' (goes on past them)'}`;
 }
 
-async function files({ positionals, flags, load: { cacheDir } }: Arguments): Promise<number> {
+async function files({ positionals, names, flags, load: { cacheDir } }: Arguments): Promise<number> {
   const [, action, id, extra] = positionals;
   const options = typeof cacheDir === 'string' ? { cacheDir } : {};
   if (extra !== undefined) throw new UsageError('expected one model at most');
   if (action === 'list' && id === undefined) {
+    expectOnly(names, 'cache list', ['cacheDir', 'json']);
     const found = await cache.list(options);
     if (flags.json) process.stdout.write(`${JSON.stringify(found, null, 2)}\n`);
     else
@@ -171,6 +181,7 @@ async function files({ positionals, flags, load: { cacheDir } }: Arguments): Pro
     return 0;
   }
   if (action === 'clear') {
+    expectOnly(names, 'cache clear', ['cacheDir']);
     const freed = await cache.clear(id, options);
     process.stdout.write(`${megabytes(freed)} freed\n`);
     return 0;

@@ -29,7 +29,7 @@ export const errorCodes = [
  */
 export type ErrorCode = (typeof errorCodes)[number];
 
-/** The only error this library throws on purpose. Messages read `[where] what: expected X, got Y`. */
+/** The only error this library throws on purpose. Messages read `[where] what: expected X, got Y`, or `[where] what is the matter`. */
 export class WasmformerError extends Error {
   static {
     // What Node prints of an uncaught error is the class's name, which minifying would shorten.

@@ -93,15 +93,17 @@ async function saying<T>(where: string, work: () => Promise<T>): Promise<T> {
 
 /** Starts an engine and calls a method of it with what the model is made from; nothing is left behind if that fails. */
 async function run<T>(platform: Platform, method: string, from: unknown, options: LoadOptions): Promise<{ client: Client; value: T }> {
-  const { onProgress, signal, worker = true, wasmUrl: _, workerUrl, threads: __, deterministic: ___, ...files } = options;
+  const { onProgress, signal, worker = true, wasmUrl: _, workerUrl, threads, deterministic: __, ...files } = options;
   signal?.throwIfAborted();
-  // Looking at headers takes no threads.
-  const started = await untilAborted(start(platform, method === 'inspect' ? { ...options, threads: 1 } : options), signal);
+  const looks = method === 'inspect';
+  // Looking at headers takes no threads, only their number.
+  const started = await untilAborted(start(platform, looks ? { ...options, threads: 1 } : options), signal);
+  const given = looks ? { ...files, threads: platform.threads(threads, worker).count } : files;
   const port = worker ? platform.spawn(workerUrl) : await platform.inProcess();
   const client = new Client(port);
   // The engine is told of an abort and given time to tidy up; the caller does not wait for that.
   const settings = { signal, onEvent: onProgress, endsEarly: true };
-  const answer = client.call('start', started, settings).then(() => client.call<T>(method, [from, files], settings));
+  const answer = client.call('start', started, settings).then(() => client.call<T>(method, [from, given], settings));
   try {
     return { client, value: await untilAborted(answer, signal) };
   } catch (reason) {

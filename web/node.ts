@@ -3,7 +3,7 @@ import { createApi } from './api.ts';
 import type { Model } from './model.ts';
 import { compile, portable, spawn, threads } from './platform/node.ts';
 import type { TokenizerTraining, TrainTokenizerOptions } from './train/tokenizer.ts';
-import type { CreateOptions, Files, Inspection, LoadOptions, Ops, Source } from './types.ts';
+import type { CreateOptions, Files, Inspect, LoadOptions, Ops, Source } from './types.ts';
 
 export * from './public.ts';
 
@@ -26,7 +26,7 @@ export const load: (source: Source | ArrayLike<File>, options?: LoadOptions) => 
 export const create: (config: Readonly<Record<string, unknown>>, options?: CreateOptions) => Promise<Model> = api.create;
 
 /** What `load` would load, and the memory it would take in each dtype; no weights are downloaded or read. */
-export const inspect: (source: Source | ArrayLike<File>, options?: LoadOptions) => Promise<Inspection> = api.inspect;
+export const inspect: Inspect = api.inspect;
 
 /**
  * Makes a vocabulary from texts: an array, an iterable or an async iterable of strings. Byte-pair and word-piece vocabularies are those of

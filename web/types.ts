@@ -655,12 +655,18 @@ export interface SavedFile {
   bytes: Uint8Array<ArrayBuffer>;
 }
 
-/** What a model is, from its configuration and the headers of its weights. */
-export interface Inspection extends Omit<ModelInfo, 'memory' | 'warnings' | 'simd' | 'threads'> {
+/** What a model is, from its configuration and the headers of its weights. `D`: the dtypes it can be loaded in. */
+export interface Inspection<D extends Dtype = Dtype> extends Omit<ModelInfo, 'memory' | 'warnings' | 'simd' | 'threads'> {
   /** Bytes of its weights' files. */
   fileBytes: number;
-  /** Bytes by dtype of the weights in memory, and whether they fit. */
-  memory: Record<Dtype, { weights: number; workspace: number; cachePerToken: number; fits: boolean }>;
+  /** Bytes by the `dtype` that `load` is given, `file` without one, and whether they fit. With `trainable: true` gradients are in `weights`. */
+  memory: Record<D | 'file', { weights: number; workspace: number; cachePerToken: number; fits: boolean }>;
+}
+
+/** What `load` would load with these options, and the memory it would take in each dtype; no weights are downloaded or read. */
+export interface Inspect {
+  (source: Source | ArrayLike<File>, options: LoadOptions & { trainable: true }): Promise<Inspection<'f32'>>;
+  (source: Source | ArrayLike<File>, options?: LoadOptions): Promise<Inspection>;
 }
 
 /** One kept file. */

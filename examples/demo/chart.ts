@@ -1,7 +1,7 @@
 // The loss over the steps of a training: a line for what it learns from, one with dots for what is held out.
 import { whole } from './words.ts';
 
-/** Points of a line at most: neighbours of what would be more are drawn as their mean. */
+/** Points of the training line at most, neighbours of what would be more becoming their mean; of the other, half as many. */
 const most = 300;
 const height = 240;
 const margin = { left: 38, right: 14, top: 10, bottom: 38 };
@@ -60,6 +60,7 @@ export class LossChart {
 
   held(step: number, loss: number): void {
     this.#held.push({ step, loss });
+    if (this.#held.length > most / 2) this.#held = this.#held.filter((_, i) => i % 2 === 0);
     this.#later();
   }
 

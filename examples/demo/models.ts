@@ -152,6 +152,11 @@ class Loader {
     if (message) throw Object.assign(new Error(message), { code: 'elsewhere' });
   }
 
+  /** Says anew what the model takes, unless the next is on its way. */
+  async refresh(): Promise<void> {
+    if (!this.#loading) await this.#describe();
+  }
+
   /** The line at the top and the table at the side. */
   async #describe(): Promise<void> {
     const model = this.#model;
@@ -198,6 +203,11 @@ export function showModelOf(tab: string): void {
 /** Gives a tab a model that it made. */
 export function takeModel(tab: string, model: Model, name: string): Promise<void> {
   return loaders.get(tab)!.take(model, name);
+}
+
+/** Says anew what a tab's model takes. */
+export function describeModel(tab: string): Promise<void> {
+  return loaders.get(tab)!.refresh();
 }
 
 /** @param places by the ids of their tabs */

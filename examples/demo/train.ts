@@ -1,7 +1,7 @@
 // Training a model in the page: its loss, what it writes meanwhile, the attention of one head; stopped, gone on with, saved, loaded.
 import { create, type Model, type TrainOptions, type TrainStep, trainTokenizer } from 'wasmformer';
 import { LossChart } from './chart.ts';
-import { loadFiles, type Place, showProblem, takeModel } from './models.ts';
+import { describeModel, loadFiles, type Place, showProblem, takeModel } from './models.ts';
 import { element, enable, input, isEnabled, onPress, say } from './page.ts';
 import { drawAttention, hideLater, oneHead } from './picture.ts';
 import { explain, plural, whole } from './words.ts';
@@ -241,14 +241,15 @@ async function train(fresh: boolean): Promise<void> {
       say('held-now', loss.toFixed(2));
       await look();
     }
+    let first = true;
     for await (const step of learner.train(learned, options)) {
       trainedOn = text;
       steps = stepsBefore + step.step;
       show(step);
-      if (step.evalLoss !== undefined) {
-        enable('save-training', true);
-        await look();
-      }
+      if (step.evalLoss !== undefined) await look();
+      // Now it has what training takes.
+      if (first) await describeModel(tab);
+      first = false;
     }
     if (learner === model) say('train-status', `${plural(steps, 'step')} are done. Continue takes more.`);
   } catch (error) {
@@ -260,6 +261,8 @@ async function train(fresh: boolean): Promise<void> {
     }
   } finally {
     if (running === own) running = null;
+    showNumbers();
+    say('train-speed', '');
     offer();
   }
 }
@@ -281,7 +284,7 @@ function showNumbers(): void {
   say('step-now', whole(steps));
   say('loss-now', shown.loss.toFixed(2));
   if (shown.evalLoss !== undefined) say('held-now', shown.evalLoss.toFixed(2));
-  say('train-speed', running ? `${whole(Math.round(shown.tokensPerSecond))} characters a second` : '');
+  say('train-speed', `${whole(Math.round(shown.tokensPerSecond))} characters a second`);
   shown = null;
 }
 

@@ -265,32 +265,41 @@ export class Engine {
   }
 
   /** What `load` would load, from the headers alone. */
-  async inspect(source: Source, options: EngineLoadOptions, { signal, emit }: Call): Promise<Inspection> {
+  async inspect(
+    source: Source,
+    { threads, ...options }: EngineLoadOptions & { threads: number },
+    { signal, emit }: Call,
+  ): Promise<Inspection> {
     const native = this.#instance();
+    // Plans ask the pool for its size; nothing ever runs in it.
+    if (threads > 1) native.call((module) => module.startThreads(threads, threads));
     const checkpoint = await openCheckpoint(source, { ...options, signal, onProgress: emit }, this.#platform.files);
     try {
       const config = flattenConfig(checkpoint.config);
       const memory = {} as Inspection['memory'];
       let described: ReturnType<typeof describeModel> | undefined;
-      for (const dtype of [options.dtype, ...dtypes]) {
+      for (const row of ['file', ...(options.trainable ? (['f32'] as const) : dtypes)] as const) {
+        const dtype = row === 'file' ? undefined : row;
         const {
           session,
           matches,
           dtypes: given,
           unused,
-        } = openSession(native, config, sessionOptions({ dtype, cacheDtype: options.cacheDtype }), (parameters) =>
+        } = openSession(native, config, sessionOptions({ ...options, dtype }), (parameters) =>
           matchTensors(parameters, checkpoint.tensors),
         );
         const plan = native.call(() => session.plan(given));
-        if (dtype) memory[dtype] = { ...bytesOf(plan), fits: bytesNeeded(plan) <= native.memoryLimit };
-        described ??= describeModel(
-          checkpoint,
-          native.call(() => session.info()),
-          plan,
-          matches,
-          unused,
-          options,
-        );
+        memory[row] = { ...bytesOf(plan), fits: bytesNeeded(plan) <= native.memoryLimit };
+        if (dtype === options.dtype) {
+          described = describeModel(
+            checkpoint,
+            native.call(() => session.info()),
+            plan,
+            matches,
+            unused,
+            options,
+          );
+        }
         session.delete();
       }
       const { memory: _, warnings: __, ...rest } = described as ReturnType<typeof describeModel>;

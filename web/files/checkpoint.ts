@@ -103,7 +103,7 @@ export async function openCheckpoint(source: Source, options: FileOptions, platf
     };
   } catch (reason) {
     await folder.close().catch(() => {});
-    throw reason;
+    throw folder.commit === undefined ? context.explained(reason) : reason;
   }
 }
 

@@ -59,6 +59,8 @@ export class FileContext {
   readonly network: Required<NetworkOptions>;
   /** What went wrong without stopping the load: a full or busy cache, a server out of reach. */
   readonly warnings: WasmformerError[] = [];
+  /** A name that is no local path, and so is looked for on the Hub. */
+  sought = '';
   /** Keys of the blobs this load is writing: two files of the same content must not wait for each other. */
   readonly writing = new Set<string>();
   readonly #cacheDir: string | false | undefined;
@@ -101,6 +103,12 @@ export class FileContext {
   warn(reason: unknown, code: WasmformerError['code'], message: string): void {
     const warning = reason instanceof WasmformerError ? reason : new WasmformerError(code, `[load] ${message}`, { cause: reason });
     if (!this.warnings.some((known) => known.message === warning.message)) this.warnings.push(warning);
+  }
+
+  /** An error as the caller is told it: what was looked for on the Hub may have been meant as a path. */
+  explained(reason: unknown): unknown {
+    if (!this.sought || !(reason instanceof WasmformerError) || reason.code === 'invalid-argument') return reason;
+    return new WasmformerError(reason.code, `${reason.message} (and there is no local file or folder ${this.sought})`, reason);
   }
 
   /** Tells the listener how far `file` has come. Never goes back; an error in the listener is the listener's. */

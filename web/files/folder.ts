@@ -2,7 +2,7 @@ import { WasmformerError } from '../errors.ts';
 import type { LocalFiles } from '../platform/files.ts';
 import type { FileContext } from './context.ts';
 import { kindOf } from './json.ts';
-import { RemoteFolder } from './remote-folder.ts';
+import { isFileName, RemoteFolder } from './remote-folder.ts';
 import { BlobSource, type ByteSource, BytesSource, type ModelFolder, safePath } from './source.ts';
 
 /**
@@ -89,7 +89,10 @@ async function openAddress(context: FileContext, address: string): Promise<Model
   }
   const pathLike = /^(\.{0,2}[\\/]|[a-z]:[\\/])/i.test(text) || text === '.' || text === '..';
   if (local !== undefined) {
-    if (pathLike || (await local.kind(text)) !== null) return localFolder(context, local, text);
+    // A repository has no name like that; deeper down it may be a file of one.
+    const fileLike = isFileName(text) && text.split('/').length < 3;
+    if (pathLike || fileLike || (await local.kind(text)) !== null) return localFolder(context, local, text);
+    context.sought = text;
   } else if (pathLike) {
     throw new WasmformerError(
       'invalid-argument',
@@ -97,7 +100,9 @@ async function openAddress(context: FileContext, address: string): Promise<Model
     );
   }
   if (text === '') throw new WasmformerError('invalid-argument', '[load] source: expected a Hub id, a URL or a path, got an empty string');
-  return RemoteFolder.hub(context, text);
+  return RemoteFolder.hub(context, text).catch((reason) => {
+    throw context.explained(reason);
+  });
 }
 
 async function localFolder(context: FileContext, local: LocalFiles, path: string): Promise<ModelFolder> {

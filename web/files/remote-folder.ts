@@ -445,7 +445,7 @@ function parseApi(bytes: Uint8Array): { commit: string; files: string[] } | null
 }
 
 /** Whether the last part of a path is a file of a model rather than a folder. */
-function isFileName(name: string): boolean {
+export function isFileName(name: string): boolean {
   return /\.(safetensors|bin|gguf|json|pt|pth|model|txt|h5|msgpack|onnx)$/i.test(name);
 }
 
