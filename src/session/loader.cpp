@@ -61,8 +61,10 @@ uint64_t Loader::plan(std::span<const DType> dtypes) {
   dtypes_.assign(dtypes.begin(), dtypes.end());
   uint64_t total = 0;
   for (const Weight* weight : parameters_.weights()) {
-    const size_t bytes = weight->bytes(store_of(weight), trainable_);
-    total += uint64_t{bytes} + 2 * kAlignment;
+    // A gradient beside a weight may be more than can be addressed, and still is told.
+    const uint64_t floats = checked_product(weight->rows(), weight->cols(), "load");
+    const uint64_t bytes = trainable_ ? 2 * sizeof(float) * floats : weight->bytes(store_of(weight), false);
+    total += bytes + 2 * kAlignment;
   }
   state_ = State::kPlanned;
   return total;

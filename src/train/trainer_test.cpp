@@ -215,7 +215,7 @@ TEST_CASE("what diverges stops with the step and the tensor, and leaves the weig
   REQUIRE(broken != nullptr);
   const float before = std::exchange(broken->weight->values()[3], NAN);
   CHECK(message_of([&] { trainer.accumulate(batch); }) ==
-        "diverged [train] step 2: expected a finite loss, got nan; not finite first is transformer.h.1.mlp.c_fc.weight");
+        "diverged [train] step 2: expected a finite loss, got NaN; not finite first is transformer.h.1.mlp.c_fc.weight");
   broken->weight->values()[3] = before;
   trainer.accumulate(batch);
   CHECK(trainer.update().step == 2);

@@ -1,5 +1,5 @@
-// What is lost when a part of the Transformer is left out: each row of the table trains a small model of the same kind, task and steps,
-// otherwise. node examples/train/ablations/run.mjs [--only TEXT] [--steps N] [--threads 2] [--out results.md]. Minutes a row.
+// What is lost when a part of the Transformer is left out: each row of the table trains a small model, and the rows of a group differ in
+// nothing else. node examples/train/ablations/run.mjs [--only TEXT] [--steps N] [--threads 2] [--out table.md]. Seconds to a minute a row.
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { create } from 'wasmformer';
