@@ -169,6 +169,8 @@ describe('a saved training goes on bit for bit', () => {
     evalEvery: 4,
   };
   const entries = { [Symbol.iterator]: () => texts[Symbol.iterator]() };
+  const corpus = join(place, 'corpus.txt');
+  writeFileSync(corpus, texts.join('\n'));
   let skipped = 0;
   const skipping = {
     [Symbol.asyncIterator]: async function* () {
@@ -185,6 +187,7 @@ describe('a saved training goes on bit for bit', () => {
     'an iterable': [entries, { ...options, evalData: texts.slice(0, 3) }],
     'an iterable that can skip': [skipping, { ...options, steps: 30, evalData: texts.slice(0, 3), batchTokens: 20 }],
     'one text': [texts.join(' '), options],
+    'a file of lines': [{ file: corpus, lines: true }, options],
   };
   for (const [name, [data, given]] of Object.entries(kinds)) {
     for (const stop of [2, given.steps - 5]) {

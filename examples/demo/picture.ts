@@ -28,13 +28,19 @@ function brightest(data: Float32Array): number {
 /** Pixels of a cell: the smallest has labels of 10 pixels. */
 const [smallest, largest] = [18, 30];
 
+/** Pixels that a picture may be wide. A panel that is not in view has columns as wide as those of the one that is. */
+function roomFor(frame: HTMLElement): number {
+  const room = frame.parentElement!.clientWidth - 2;
+  return room > 0 ? room : document.querySelector('[role=tabpanel]:not([hidden]) .writing')!.clientWidth - 36;
+}
+
 /**
  * Draws (T, S) weights into `frame`: source tokens on x, target tokens on y. The cells are as large as the element around the
  * frame has room for; where that is too narrow, the labels stay in view while the picture is scrolled.
  * @param title what the picture shows, for those who do not see it
  */
 export function drawAttention(frame: HTMLElement, weights: Tensor, source: string[], target: string[], title: string): void {
-  const room = frame.parentElement!.clientWidth - 2;
+  const room = roomFor(frame);
   const max = brightest(weights.data);
   let cell = Math.min(largest, Math.floor(Math.min(room / source.length, 64 * (smallest / target.length))));
   for (;;) {

@@ -15,6 +15,8 @@ const textFile = 'training_text.txt';
 /** Characters a text needs at least, and of it those at its end that are held out: a share, within bounds. */
 const shortest = 400;
 const heldOut = { share: 0.05, least: 100, most: 8000 };
+/** Characters of a pasted text that the page inserts itself, and of one that the box shows only the beginning of: browsers take seconds. */
+const [longPaste, mostShown, beginning] = [2000, 20_000, 1500];
 /** Tokens whose attention is drawn, characters written at a time, samples kept. */
 const [mostDrawn, mostWritten, mostSamples] = [32, 400, 40];
 /** Milliseconds between two announcements of the loss. */
@@ -80,6 +82,8 @@ const select = (id: string) => element<HTMLSelectElement>(id);
 const numberIn = (id: string) => Number(input(id).value);
 
 let chart: LossChart;
+/** The visitor's text where the box shows only its beginning. */
+let longText: string | null = null;
 let book: Promise<string> | null = null;
 let model: Model | null = null;
 let running: AbortController | null = null;
@@ -107,6 +111,25 @@ function readBook(): Promise<string> {
 
 const usesOwn = () => document.querySelector<HTMLInputElement>('input[name=corpus]:checked')!.value === 'own';
 
+const ownWords = () => longText ?? ownText.value;
+
+/** Puts a text into the box. */
+function setOwn(given: string): void {
+  const text = given.replace(/\r\n?/g, '\n');
+  longText = text.length > mostShown ? text : null;
+  ownText.readOnly = longText !== null;
+  ownText.value = longText === null ? text : `${text.slice(0, beginning)}…`;
+  describeText();
+}
+
+function paste(event: ClipboardEvent): void {
+  const text = event.clipboardData?.getData('text/plain') ?? '';
+  if (text === '' || (longText === null && text.length < longPaste)) return;
+  event.preventDefault();
+  const { value, selectionStart, selectionEnd } = ownText;
+  setOwn(longText === null ? value.slice(0, selectionStart) + text + value.slice(selectionEnd) : text);
+}
+
 function chooseText(own: boolean): void {
   document.querySelector<HTMLInputElement>(`input[name=corpus][value=${own ? 'own' : 'default'}]`)!.checked = true;
   element('own-text').hidden = !own;
@@ -115,7 +138,7 @@ function chooseText(own: boolean): void {
 
 function describeText(): void {
   const held = `The last twentieth, at most ${whole(heldOut.most)} characters, is held out: the model is measured with it and never learns it.`;
-  const { length } = ownText.value;
+  const { length } = ownWords();
   if (!usesOwn())
     say('corpus-line', `The first thirteen chapters of Melville's novel, which come with this page: 128,113 characters. ${held}`);
   else if (length < shortest) say('corpus-line', `Paste ${whole(shortest)} characters or more; it stays in this tab. ${held}`);
@@ -154,7 +177,7 @@ function offer(): void {
 
 /** The text to learn from; null after a word about why there is none. */
 async function textToLearn(): Promise<string | null> {
-  const text = usesOwn() ? ownText.value : await readBook();
+  const text = usesOwn() ? ownWords() : await readBook();
   if (text.length >= shortest) return text;
   say(
     'train-status',
@@ -393,7 +416,7 @@ async function readSaved(files: File[]): Promise<void> {
   if (learned === undefined) return;
   trainedOn = learned;
   const own = learned !== (await readBook());
-  if (own) ownText.value = learned;
+  if (own) setOwn(learned);
   chooseText(own);
   say('train-status', `Loaded after ${plural(steps, 'step')}. Continue goes on.`);
 }
@@ -463,6 +486,16 @@ export function startTraining(): Place {
     radio.addEventListener('change', () => chooseText(usesOwn()));
   }
   ownText.addEventListener('input', describeText);
+  ownText.addEventListener('paste', paste);
+  input('text-file').addEventListener('change', async () => {
+    const file = input('text-file').files?.[0];
+    input('text-file').value = '';
+    if (file) setOwn(await file.text());
+  });
+  onPress('clear-text', () => {
+    setOwn('');
+    ownText.focus();
+  });
   select('size').addEventListener('change', chooseSize);
   for (const id of ['train-layer', 'train-head', 'train-sentence']) element(id).addEventListener('change', () => void look());
   element('train-inside').addEventListener('toggle', () => void look());

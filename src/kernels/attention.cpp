@@ -456,10 +456,10 @@ void clear_hidden(float* row, Seen keys, size_t S) {
   std::fill(row + keys.end, row + std::min(S, ceil_block(keys.end)), 0.0f);
 }
 
-// The factors of what a query sees of row (h, t), as what is not dropped.
-void drop_row(const ExactAttention& x, size_t h, size_t t, Seen keys, const float* from, float* to) {
+// What dropout multiplies the weights of row (h, t) by, for the keys that are seen.
+void drop_factors(const ExactAttention& x, size_t h, size_t t, Seen keys, float* factors) {
   const size_t at = (h * x.T + t) * x.S + keys.begin;
-  dropout({x.drop.rate, x.drop.key, x.drop.first + at}, from + keys.begin, to + keys.begin, keys.end - keys.begin);
+  dropout_factors({x.drop.rate, x.drop.key, x.drop.first + at}, factors, keys.end - keys.begin);
 }
 
 }  // namespace
@@ -496,7 +496,11 @@ void attention_forward_exact(const ExactAttention& x, size_t begin, size_t end, 
           if (x.mask.key_bias) add(score, x.mask.key_bias + shown.begin, score, count);
           softmax(score, score, 1, count);
           clear_hidden(row, shown, S);
-          if (x.drop.rate != 0) drop_row(x, h, t + i, shown, row, dropped + i * S);
+          if (x.drop.rate != 0) {
+            float* to = dropped + i * S + shown.begin;
+            drop_factors(x, h, t + i, shown, to);
+            multiply(score, to, to, count);
+          }
           std::memset(out + (t + i) * out_stride + h * Dv, 0, Dv * sizeof(float));
         }
         add_weighed(x, t, rows, x.drop.rate != 0 ? dropped : block, values, Dv, out + t * out_stride + h * Dv, out_stride);
@@ -528,8 +532,10 @@ void attention_backward(const ExactAttention& x, size_t begin, size_t end, const
           float* d = ds + i * S + shown.begin;
           const size_t count = shown.end - shown.begin;
           if (x.drop.rate != 0) {
-            drop_row(x, h, i, shown, weights + i * S, dropped + i * S);
-            drop_row(x, h, i, shown, ds + i * S, ds + i * S);
+            float* to = dropped + i * S + shown.begin;
+            drop_factors(x, h, i, shown, to);
+            multiply(d, to, d, count);
+            multiply(w, to, to, count);
           }
           const F32 mean = simd::splat(dot(w, d, count)), factor = simd::splat(x.mask.scale);
           each_compact(count, [=](auto at) { at.put(d, factor * (at.get(w) * (at.get(d) - mean))); });

@@ -34,6 +34,19 @@ TEST_CASE("A mask drops its share, evenly, and divides the rest", "[kernels][dro
   CHECK(factors == std::vector<float>(n, 1.0f));
 }
 
+TEST_CASE("A mask is drawn by Philox, sixteen bits an element", "[kernels][dropout]") {
+  const RngKey key{0x123456789abcdefULL, 7, 9};
+  for (const uint64_t first : {uint64_t{0}, uint64_t{3}, (uint64_t{1} << 35) - 16}) {
+    std::vector<float> factors(100);
+    dropout_factors({0.25f, key, first}, factors.data(), factors.size());
+    for (uint64_t i = 0; i < factors.size(); ++i) {
+      const uint64_t group = (first + i) / 32, at = (first + i) % 32;
+      const uint32_t word = philox(key, group * 4 + at % 4)[at / 8], half = at / 4 % 2 == 0 ? word & 0xffff : word >> 16;
+      CHECK(factors[i] == (half < 16384 ? 0.0f : 4.0f / 3.0f));
+    }
+  }
+}
+
 TEST_CASE("A mask is another for every part of its key", "[kernels][dropout]") {
   const size_t n = 4096;
   const auto drawn = [&](RngKey key, uint64_t first) {

@@ -237,6 +237,29 @@ inline I32 narrow_to_bytes(I32 a, I32 b, I32 c, I32 d) {
 #endif
 }
 
+// The products of lanes without sign, 64 bits each, in two halves.
+struct Products {
+  I32 low, high;
+};
+inline Products multiply_wide(I32 a, I32 b) {
+#if XSIMD_WITH_WASM
+  const v128_t p = wasm_u64x2_extmul_low_u32x4(a, b), q = wasm_u64x2_extmul_high_u32x4(a, b);
+  return {I32(wasm_i32x4_shuffle(p, q, 0, 2, 4, 6)), I32(wasm_i32x4_shuffle(p, q, 1, 3, 5, 7))};
+#elif XSIMD_WITH_SSE2
+  const __m128i p = _mm_mul_epu32(a, b), q = _mm_mul_epu32(_mm_srli_epi64(a, 32), _mm_srli_epi64(b, 32));  // of lanes 0 and 2, 1 and 3
+  return {I32(_mm_unpacklo_epi32(_mm_shuffle_epi32(p, 0x08), _mm_shuffle_epi32(q, 0x08))),
+          I32(_mm_unpacklo_epi32(_mm_shuffle_epi32(p, 0x0d), _mm_shuffle_epi32(q, 0x0d)))};
+#else
+  uint32_t x[4], y[4], low[4], high[4];
+  store_bytes(x, a), store_bytes(y, b);
+  for (size_t i = 0; i < 4; ++i) {
+    const uint64_t product = uint64_t{x[i]} * y[i];
+    low[i] = static_cast<uint32_t>(product), high[i] = static_cast<uint32_t>(product >> 32);
+  }
+  return {load_bytes(low), load_bytes(high)};
+#endif
+}
+
 // Each lane: the products of its two pairs of signed 16-bit numbers, added.
 inline I32 dot_16(I32 a, I32 b) {
 #if XSIMD_WITH_WASM

@@ -236,5 +236,14 @@ TEST_CASE("Dot products of codes are exact, in every form there is", "[kernels][
   }
 }
 
+TEST_CASE("Products of lanes without sign, 64 bits", "[kernels][simd]") {
+  const uint32_t a[4] = {0xffffffff, 0x80000000, 3, 0x12345678}, b[4] = {0xffffffff, 2, 0, 0x9abcdef0};
+  uint32_t low[4], high[4];
+  const simd::Products products = simd::multiply_wide(simd::load_bytes(a), simd::load_bytes(b));
+  simd::store_bytes(low, products.low);
+  simd::store_bytes(high, products.high);
+  for (size_t i = 0; i < 4; ++i) CHECK((uint64_t{high[i]} << 32 | low[i]) == uint64_t{a[i]} * b[i]);
+}
+
 }  // namespace
 }  // namespace wf::kernels

@@ -48,8 +48,8 @@ Training::Moments Training::moments(size_t index) const {
 void Training::set_moments(size_t index, std::span<const float> first, std::span<const float> second) {
   const Parameter& one = parameter(index);
   if (first.size() != one.shape.size() || second.size() != one.shape.size()) {
-    fail(Code::kShapeMismatch, "train", "moments of ", one.name, ": expected ", one.shape.size(), " numbers each, got ", first.size(), " and ",
-         second.size());
+    fail(Code::kShapeMismatch, "train", "moments of ", one.name, ": expected ", one.shape.size(), " numbers each, got ", first.size(),
+         " and ", second.size());
   }
   trainer_->write_moments(one, first.data(), second.data());
 }

@@ -149,9 +149,9 @@ TEST_CASE("training LoRA changes nothing else, and lowers the loss", "[lora]") {
 
 TEST_CASE("what LoRA cannot change is refused by name", "[lora]") {
   const auto model = random_model(config_of(kCases[0].config), DType::kQ8);
-  for (const char* wrong : {R"({})", R"({"target_modules": ["q_proj"]})", R"({"target_modules": ["attn"]})", R"({"target_modules": ["wte"]})",
-                            R"({"target_modules": ["c_attn"], "r": 0})", R"({"target_modules": ["c_attn"], "rank": 4})",
-                            R"({"target_modules": ["c_attn"], "seed": -1})"}) {
+  for (const char* wrong : {R"({})", R"({"target_modules": ["q_proj"]})", R"({"target_modules": ["attn"]})",
+                            R"({"target_modules": ["wte"]})", R"({"target_modules": ["c_attn"], "r": 0})",
+                            R"({"target_modules": ["c_attn"], "rank": 4})", R"({"target_modules": ["c_attn"], "seed": -1})"}) {
     CAPTURE(wrong);
     CHECK_THROWS_AS(Lora(*model, options_of(wrong)), Error);
   }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kWhere = "train";
 constexpr size_t kRehearsal = size_t{1} << 31;  // weights times tokens
-constexpr uint32_t kSites = 1 << 16;  // of dropout, that a micro-batch may use
+constexpr uint32_t kSites = 1 << 16;            // of dropout, that a micro-batch may use
 
 uint64_t weight_bytes(const Weight& weight) {
   return checked_product(checked_product(weight.rows(), weight.cols(), kWhere), sizeof(float), kWhere);
@@ -194,15 +194,9 @@ TrainStep Trainer::update() {
   // As torch.nn.utils.clip_grad_norm_.
   const double clip = options_.max_gradient_norm > 0 ? std::min(1.0, options_.max_gradient_norm / (norm + 1e-6)) : 1;
   const uint32_t step = step_ + 1;
-  kernels::AdamStep adam{options_.schedule.at(step),
-                         options_.beta1,
-                         options_.beta2,
-                         options_.epsilon,
-                         0,
-                         1 - std::pow(options_.beta1, step),
-                         1 - std::pow(options_.beta2, step),
-                         share * clip,
-                         !options_.decoupled};
+  kernels::AdamStep adam{
+      options_.schedule.at(step),         options_.beta1, options_.beta2,     options_.epsilon, 0, 1 - std::pow(options_.beta1, step),
+      1 - std::pow(options_.beta2, step), share * clip,   !options_.decoupled};
   const Context ctx = context(nullptr);
   for (Moments& moments : moments_) {
     adam.weight_decay = moments.weight->use() == Weight::Use::kVector ? 0 : options_.weight_decay;

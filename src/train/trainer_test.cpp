@@ -121,7 +121,9 @@ TEST_CASE("blocks that run again give the very gradients of blocks that are kept
 TEST_CASE("checkpointing holds the inputs of blocks and the activations of one", "[train]") {
   const auto peak = [](size_t layers, bool checkpoint) {
     const auto model = random_model(config_of(join(R"({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_positions": 64, "vocab_size": 50,
-                                                       "n_layer": )", layers, "}")), DType::kF32, true);
+                                                       "n_layer": )",
+                                                   layers, "}")),
+                                    DType::kF32, true);
     Arena arena(size_t{1} << 12);
     Context ctx{arena};
     ctx.checkpoint = checkpoint;
@@ -136,10 +138,12 @@ TEST_CASE("checkpointing holds the inputs of blocks and the activations of one",
 TEST_CASE("micro-batches add up to the batch", "[train]") {
   const Case& one = GENERATE(from_range(kCases));
   CAPTURE(one.name);
-  const auto together = random_model(config_of(one.config), DType::kF32, true), apart = random_model(config_of(one.config), DType::kF32, true);
+  const auto together = random_model(config_of(one.config), DType::kF32, true),
+             apart = random_model(config_of(one.config), DType::kF32, true);
   Arena arena;
   const char* const options = R"({"dropout": 0, "learningRate": 0.01, "maxGradNorm": 0.5})";
-  Trainer first(*together, together->parameters(), arena, nullptr, options_of(options, *together)), second(*apart, apart->parameters(), arena, nullptr, options_of(options, *apart));
+  Trainer first(*together, together->parameters(), arena, nullptr, options_of(options, *together)),
+      second(*apart, apart->parameters(), arena, nullptr, options_of(options, *apart));
   const LossBatch whole = batch_for(one, 1);
   first.accumulate(whole);
   for (size_t s = 0; s < 3; ++s) {
@@ -215,7 +219,7 @@ TEST_CASE("what diverges stops with the step and the tensor, and leaves the weig
   REQUIRE(broken != nullptr);
   const float before = std::exchange(broken->weight->values()[3], NAN);
   CHECK(message_of([&] { trainer.accumulate(batch); }) ==
-        "diverged [train] step 2: expected a finite loss, got nan; not finite first is transformer.h.1.mlp.c_fc.weight");
+        "diverged [train] step 2: expected a finite loss, got NaN; not finite first is transformer.h.1.mlp.c_fc.weight");
   broken->weight->values()[3] = before;
   trainer.accumulate(batch);
   CHECK(trainer.update().step == 2);
@@ -234,8 +238,9 @@ TEST_CASE("the planned workspace is what a micro-batch takes", "[train]") {
   CAPTURE(one.name, checkpointing);
   const auto model = random_model(config_of(one.config), DType::kF32, true);
   Arena arena(size_t{1} << 12);
-  Trainer trainer(*model, model->parameters(), arena, nullptr,
-                  options_of(join(R"({"tokens": 480, "longest": 60, "checkpointing": )", checkpointing ? "true" : "false", "}").c_str(), *model));
+  Trainer trainer(
+      *model, model->parameters(), arena, nullptr,
+      options_of(join(R"({"tokens": 480, "longest": 60, "checkpointing": )", checkpointing ? "true" : "false", "}").c_str(), *model));
   LossBatch batch;
   for (uint64_t s = 0; s < 8; ++s) {
     batch.inputs.push_back(random_tokens(60, V, s));
@@ -250,11 +255,11 @@ TEST_CASE("the planned workspace is what a micro-batch takes", "[train]") {
 
 TEST_CASE("options of a training are checked by name", "[train]") {
   const auto model = random_model(config_of(kCases[0].config), DType::kF32, true);
-  for (const char* wrong : {R"({"learningrate": 1})", R"({"optimizer": "sgd"})", R"({"schedule": "step"})", R"({"learningRate": -1})",
-                            R"({"beta1": 1})", R"({"beta2": -0.1})", R"({"dropout": 1})", R"({"labelSmoothing": 1.5})",
-                            R"({"schedule": "cosine"})", R"({"schedule": "linear", "steps": 5, "warmup": 5})",
-                            R"({"schedule": "paper", "warmup": 4, "learningRate": 1})", R"({"schedule": "paper"})", R"({"seed": -1})",
-                            R"({"maxGradNorm": -1})", R"({"weightDecay": -1})", R"({"epsilon": -1})"}) {
+  for (const char* wrong :
+       {R"({"learningrate": 1})", R"({"optimizer": "sgd"})", R"({"schedule": "step"})", R"({"learningRate": -1})", R"({"beta1": 1})",
+        R"({"beta2": -0.1})", R"({"dropout": 1})", R"({"labelSmoothing": 1.5})", R"({"schedule": "cosine"})",
+        R"({"schedule": "linear", "steps": 5, "warmup": 5})", R"({"schedule": "paper", "warmup": 4, "learningRate": 1})",
+        R"({"schedule": "paper"})", R"({"seed": -1})", R"({"maxGradNorm": -1})", R"({"weightDecay": -1})", R"({"epsilon": -1})"}) {
     CAPTURE(wrong);
     CHECK(message_of([&] { options_of(wrong, *model); }).starts_with("invalid-argument [train] "));
   }

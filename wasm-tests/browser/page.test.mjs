@@ -452,6 +452,18 @@ test('tabs and the tab to translate in, by keyboard', async () => {
     await page.keyboard.press('Control+Enter');
     await page.waitForFunction(() => document.querySelector('#translation').textContent === 'yīn yuè');
     assert.equal(await focused(), 'source-text');
+
+    // What is drawn while another tab is open fits when one comes back.
+    await page.waitForSelector('#stop-translate[aria-disabled=true]');
+    await page.fill('#source-text', '我们都喜欢音乐');
+    await page.evaluate(() => {
+      document.querySelector('#run-translate').click();
+      document.querySelector('#write').click();
+    });
+    await page.waitForFunction(() => document.querySelector('#stack-status').textContent.startsWith('8 tokens of the text'));
+    await page.click('#translate');
+    const { hidden, title, font } = await inView(page, '#stack-map');
+    assert.ok(hidden[0] === 0 && title === 1 && font >= 10, JSON.stringify({ hidden, title, font }));
   });
 });
 

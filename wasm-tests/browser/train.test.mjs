@@ -284,6 +284,48 @@ test('a text of mine: stopped, gone on with, saved, loaded elsewhere and gone on
   });
 });
 
+test('a long text, pasted or from a file, does not hold the page up', async () => {
+  await visit(async (page) => {
+    await page.check('input[name=corpus][value=own]', { force: true });
+    const long = book.repeat(8);
+    const paste = (text) =>
+      page.$eval(
+        '#train-text',
+        (box, text) => {
+          box.focus();
+          const clipboardData = new DataTransfer();
+          clipboardData.setData('text/plain', text);
+          return box.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true, cancelable: true }));
+        },
+        text,
+      );
+    assert.equal(await paste('short'), true, 'the browser inserts what is short');
+    assert.equal(await paste('of two\r\nlines '.repeat(200)), false);
+    assert.equal(await page.inputValue('#train-text'), 'of two\nlines '.repeat(200));
+    await demo.browser.startTracing(page, { categories: ['toplevel'] });
+    await page.setInputFiles('#text-file', { name: 'long.txt', mimeType: 'text/plain', buffer: Buffer.from(long) });
+    await page.waitForFunction(
+      (count) => document.querySelector('#corpus-line').textContent.startsWith(count),
+      long.length.toLocaleString('en'),
+    );
+    await page.click('#clear-text');
+    assert.match(await text(page, 'corpus-line'), /^Paste 400 characters or more/);
+    assert.equal(await paste(long), false);
+    assert.ok((await text(page, 'corpus-line')).startsWith(long.length.toLocaleString('en')));
+    assert.ok((await page.inputValue('#train-text')).length < 2000);
+    const tasks = mainTasks(await demo.browser.stopTracing());
+    assert.ok(Math.max(...tasks) < 250, `a task of ${Math.max(...tasks)} ms`);
+    await set(page, { steps: 4 });
+    await train(page, 'start-training');
+    const { files } = await save(page);
+    assert.equal(files['training_text.txt'].toString(), long);
+    await page.click('#clear-text');
+    assert.equal(await page.evaluate(() => document.activeElement.id), 'train-text');
+    await page.keyboard.type('x');
+    assert.equal(await page.inputValue('#train-text'), 'x');
+  });
+});
+
 test('the model that came with the page, trained further', async () => {
   await visit(async (page) => {
     await page.click('#choose');

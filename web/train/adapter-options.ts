@@ -9,7 +9,7 @@ export interface AdapterSettings {
   use_rslora: boolean;
 }
 
-export const names = kind('a list of names of linear layers', (value) => Array.isArray(value) && value.length > 0 && value.every(isName));
+const names = kind('a list of names of linear layers', (value) => Array.isArray(value) && value.length > 0 && value.every(isName));
 const isName = (value: unknown) => typeof value === 'string' && value !== '';
 
 /** Checks `addAdapter`'s options. */

@@ -3,10 +3,9 @@ import type { Native, NativeParameter, NativeSession } from '../engine/native.ts
 import { WasmformerError } from '../errors.ts';
 import { type Destination, type FileOptions, jsonFile, openAdapter, type Source, safetensorsFile, writeFiles } from '../files/index.ts';
 import { isObject } from '../files/json.ts';
-import { boolean, positiveInteger } from '../options.ts';
 import type { FilePlatform } from '../platform/files.ts';
 import type { SavedFile } from '../types.ts';
-import { type AdapterSettings, names } from './adapter-options.ts';
+import type { AdapterSettings } from './adapter-options.ts';
 
 /** What PEFT's files call the model around the names of its modules. */
 const before = 'base_model.model.';
@@ -16,6 +15,9 @@ const known = new Set([
   ...['task_type', 'base_model_name_or_path', 'revision', 'inference_mode', 'peft_version', 'auto_mapping', 'megatron_core'],
   ...['qalora_group_size', 'layers_pattern', 'loftq_config', 'ensure_weight_tying'],
 ]);
+
+const isNames = (value: unknown) =>
+  Array.isArray(value) && value.length > 0 && value.every((name) => typeof name === 'string' && name !== '');
 
 /** What an adapter_config.json says, or that it says something that is not built. */
 function settingsOf(config: Record<string, unknown>): AdapterSettings {
@@ -31,11 +33,11 @@ function settingsOf(config: Record<string, unknown>): AdapterSettings {
     if (!known.has(key) && !isUnset) wrong('unsupported', key, 'null');
   }
   const { r = 8, lora_alpha = 8, target_modules, use_rslora = false } = config;
-  if (!positiveInteger.test(r)) wrong('invalid-file', 'r', positiveInteger.expected);
+  if (!(Number.isInteger(r) && (r as number) >= 1)) wrong('invalid-file', 'r', 'an integer from 1');
   if (typeof lora_alpha !== 'number') wrong('invalid-file', 'lora_alpha', 'a number');
-  if (!names.test(target_modules))
-    wrong(typeof target_modules === 'string' ? 'unsupported' : 'invalid-file', 'target_modules', names.expected);
-  if (!boolean.test(use_rslora)) wrong('invalid-file', 'use_rslora', boolean.expected);
+  if (!isNames(target_modules))
+    wrong(typeof target_modules === 'string' ? 'unsupported' : 'invalid-file', 'target_modules', 'a list of names of linear layers');
+  if (typeof use_rslora !== 'boolean') wrong('invalid-file', 'use_rslora', 'true or false');
   return { r, lora_alpha, target_modules, use_rslora } as AdapterSettings;
 }
 
