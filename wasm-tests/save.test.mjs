@@ -241,6 +241,19 @@ describe('a saved training goes on bit for bit', () => {
     await lm.dispose();
   });
 
+  test('the state that was loaded is not for weights that have changed since', async () => {
+    const lm = await make();
+    await run(lm.train(texts, { steps: 2 }));
+    const again = await load(recordOf(await lm.save(undefined, { optimizer: true })), { trainable: true, worker: false });
+    await assert.rejects(run(again.train([])), code('invalid-argument', /dataset/));
+    assert.equal((await run(again.train(texts, { resume: true, steps: 3 })))[0].step, 3);
+    await run(again.train(texts, { steps: 1 }));
+    await assert.rejects(run(again.train([])), code('invalid-argument', /dataset/));
+    await assert.rejects(run(again.train(texts, { resume: true })), code('invalid-argument', /resume/));
+    await again.dispose();
+    await lm.dispose();
+  });
+
   test('a state that is not one is refused', async () => {
     const lm = await make();
     await run(lm.train(texts, { steps: 1 }));

@@ -21,6 +21,7 @@ import original
 import sampling
 import task_fixtures
 import text
+import training
 import variants
 
 HERE = Path(__file__).resolve().parent
@@ -35,6 +36,7 @@ def generate(out: Path, seed: int, only: set[str]) -> None:
         part.generate(out, seed, only)
     if not only:
         original.generate(out, seed)
+        training.generate(out, seed)
         sampling.generate(out, seed)
         text.generate(out, seed)
         task_fixtures.generate(out, seed)

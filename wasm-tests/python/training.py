@@ -98,4 +98,5 @@ def reference(folder: Path) -> Transformer:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     generate(Path(__file__).resolve().parent.parent / "fixtures", 2017)

@@ -148,8 +148,8 @@ export class Engine {
       queue: this.#queue,
       trainee: () => {
         const { native, model } = this.#loaded();
-        const { info, config, generationConfig } = model.loaded;
-        return { native, session: model.session, tokenizer: model.tokenizer, info, config, generationConfig, origin: model.origin };
+        const needTokenizer = () => this.#tokenizer('train');
+        return { ...model.loaded, ...model, native, needTokenizer };
       },
       generate: async (prompt, request, signal) =>
         (await this.generate({ prompts: [prompt] }, request, { signal, emit: () => {} }, atOnce))[0],
@@ -796,7 +796,7 @@ export class Engine {
     const { model } = this.#loaded();
     if (model.tokenizer) return model.tokenizer;
     if (model.tokenizerError) throw model.tokenizerError;
-    const instead = where === 'generate' || where === 'score' ? ', or give { inputIds } in place of text' : '';
+    const instead = ['generate', 'score', 'train'].includes(where) ? ', or give { inputIds } in place of text' : '';
     throw new WasmformerError(
       'unsupported',
       `[${where}] the model has no tokenizer: load it from a folder with one, pass \`tokenizer\` to create${instead}`,

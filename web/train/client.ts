@@ -38,11 +38,8 @@ class Reader {
   async piece(): Promise<{ items: Item[]; ended: boolean }> {
     const items: Item[] = [];
     for (let size = 0; items.length < mostEntries && size < mostCharacters; ) {
-      const { value, done } = (await this.#iterator?.next()) ?? { value: undefined, done: true };
-      if (done) {
-        this.#iterator = null;
-        return { items, ended: true };
-      }
+      const { value, done } = await (this.#iterator as AsyncIterator<unknown>).next();
+      if (done) return { items, ended: true };
       const what = `${this.#name} ${this.#number++}`;
       const item = reading('train', () => checkItem(value, what));
       items.push(item);
@@ -92,6 +89,6 @@ export async function* train(
     }
   } finally {
     reader.close();
-    if (!client.end) await client.call('endTraining', [id]).catch(() => {});
+    await client.call('endTraining', [id]).catch(() => {});
   }
 }

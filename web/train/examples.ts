@@ -27,6 +27,8 @@ export interface Example {
 export interface Reading {
   objective: Objective;
   tokenizer: Tokenizer | null;
+  /** The tokenizer, or an error where there is none. */
+  needTokenizer(): Tokenizer;
   /** Tokens of a sequence at most, of source and target each. */
   maxLength: number;
   /** Tokens of source and target together at most. */
@@ -41,7 +43,7 @@ export interface Reading {
   pad: number | null;
 }
 
-function fail(what: string, expected: string, got: unknown): never {
+export function fail(what: string, expected: string, got: unknown): never {
   throw new WasmformerError('invalid-argument', `[train] ${what}: expected ${expected}, got ${got}`);
 }
 
@@ -49,11 +51,11 @@ function fail(what: string, expected: string, got: unknown): never {
 export function examplesOf(item: Item, what: string, reading: Reading): Omit<Example, 'index'>[] {
   const { objective } = reading;
   if ('text' in item) {
-    if (objective === 'seq2seq') fail(what, '{ source, target }, for the model has an encoder and a decoder', 'a text');
+    if (objective === 'seq2seq') fail(what, '{ source, target }: the model is an encoder-decoder', 'a text');
     return textExamples(item.text, what, reading);
   }
   if (objective !== 'seq2seq' && ('source' in item || item.decoderInputIds)) {
-    fail(what, 'one sequence, for the model has not both an encoder and a decoder', 'source' in item ? 'a pair' : 'decoderInputIds');
+    fail(what, 'one sequence: the model is no encoder-decoder', 'source' in item ? 'a pair' : 'decoderInputIds');
   }
   return [checked(objective === 'seq2seq' ? pair(item, what, reading) : sequence(item as Ids, what, reading), what, reading)];
 }
@@ -93,7 +95,7 @@ function sequence({ inputIds: given, labels }: Ids, what: string, reading: Readi
   const inputIds = cut(given, what, reading);
   if (labels && labels.length !== given.length) fail(`${what}: labels`, `${given.length} of them, one a token`, labels.length);
   if (reading.objective === 'masked') {
-    if (!labels && reading.tokenizer?.specials.mask == null) fail(`${what}: labels`, 'them, as no tokenizer says what a mask is', 'none');
+    if (!labels && reading.tokenizer?.specials.mask == null) fail(`${what}: labels`, 'them, without a mask token', 'none');
     if (!labels && inputIds.every((id) => reading.tokenizer?.specials.all.includes(id))) fail(what, 'a token that is not special', 'none');
     return { inputIds, labels: labels?.slice(0, inputIds.length) ?? null };
   }
@@ -108,7 +110,7 @@ function pair(item: Exclude<Item, { text: string }>, what: string, reading: Read
   let labels: Int32Array | undefined;
   let given: Int32Array | undefined;
   if ('source' in item) {
-    const tokenizer = needTokenizer(reading, what);
+    const tokenizer = reading.needTokenizer();
     inputIds = Int32Array.from(tokenizer.encode(item.source));
     const target = tokenizer.encode(item.target, { asTarget: true });
     labels = Int32Array.from(eos === null || target.at(-1) === eos ? target : [...target, eos]);
@@ -120,19 +122,14 @@ function pair(item: Exclude<Item, { text: string }>, what: string, reading: Read
   inputIds = cut(inputIds, `${what}: source`, reading, reading.tokenizer?.specials.all);
   labels = cut(labels, `${what}: target`, reading, [eos]);
   if (given) return { inputIds, decoderInputIds: given.slice(0, labels.length), labels };
-  if (start === null) fail('model', 'a decoder_start_token_id in its configuration, or a tokenizer with a start token', 'neither');
+  if (start === null) fail('model', 'a decoder_start_token_id or bos_token_id', 'neither');
   const decoderInputIds = Int32Array.of(start, ...labels.subarray(0, -1).map((id) => (id < 0 ? (pad ?? start) : id)));
   return { inputIds, decoderInputIds, labels };
 }
 
-function needTokenizer({ tokenizer }: Reading, what: string): Tokenizer {
-  if (tokenizer) return tokenizer;
-  throw new WasmformerError('unsupported', `[train] ${what}: the model has no tokenizer: pass one to create, or give { inputIds }`);
-}
-
 /** A text: whole, or in windows. */
 function textExamples(text: string, what: string, reading: Reading): Omit<Example, 'index'>[] {
-  const tokenizer = needTokenizer(reading, what);
+  const tokenizer = reading.needTokenizer();
   const { objective, maxLength, truncate, eos } = reading;
   const windows: Int32Array[] = [];
   if (objective === 'causal') {
@@ -147,7 +144,7 @@ function textExamples(text: string, what: string, reading: Reading): Omit<Exampl
     const after = around.slice(before.length);
     const ids = tokenizer.encode(text, { addSpecialTokens: false });
     const room = maxLength - around.length;
-    if (room < 1) fail('maxLength', `more than the ${around.length} special tokens of a text`, maxLength);
+    if (room < 1) fail('maxLength', `more than the ${around.length} special tokens`, maxLength);
     for (let at = 0; at < ids.length; at += room) windows.push(Int32Array.from([...before, ...ids.slice(at, at + room), ...after]));
     if (tokenizer.specials.mask === null) fail('tokenizer', 'a mask token', 'none');
   }

@@ -20,7 +20,7 @@ import type { CheckedPrompt, GenerateRequest } from '../options.ts';
 import type { FilePlatform } from '../platform/files.ts';
 import type { GenerateResult, ModelInfo, SavedFile, TrainStep } from '../types.ts';
 import { Adapter } from './adapter.ts';
-import type { Item } from './examples.ts';
+import { fail, type Item } from './examples.ts';
 import type { TextFiles, TrainRequest } from './options.ts';
 import { format, type Resumable, type TrainerState, Training } from './training.ts';
 
@@ -37,6 +37,7 @@ export interface Trainee {
   native: Native;
   session: NativeSession;
   tokenizer: Tokenizer | null;
+  needTokenizer(): Tokenizer;
   info: ModelInfo;
   config: Readonly<Record<string, unknown>>;
   generationConfig: Readonly<Record<string, unknown>>;
@@ -100,18 +101,18 @@ export class Trainings {
     const { queue, turn } = this.#host;
     const trainee = this.#host.trainee();
     if (!trainee.origin && !this.#adapter.parameters) {
-      const expected = 'one made by create, loaded with trainable: true, or with an adapter';
-      throw new WasmformerError('invalid-argument', `[train] model: expected ${expected}`);
+      fail('model', 'one made by create, or loaded with trainable: true, or with an adapter', 'a frozen one');
     }
     if (this.#active) throw new WasmformerError('busy', '[train] model: another training runs: leave its loop or abort it first');
     this.#active = id;
     try {
       const training = await queue.run(async () => {
         const resumed = request.resume ? await this.#resumable(trainee, signal) : null;
-        this.#training?.delete();
-        this.#training = new Training(
+        const training = new Training(
           {
             ...trainee,
+            // What was saved beside other weights is of no use to these.
+            learned: () => delete trainee.origin?.training,
             trained: () => this.#trained(),
             turn,
             queued: (work, signal) => queue.run(work, signal),
@@ -120,7 +121,9 @@ export class Trainings {
           request,
           resumed,
         );
-        return this.#training;
+        this.#training?.delete();
+        this.#training = training;
+        return training;
       }, signal);
       for (const [files, held] of [
         [request.evalFiles, true],
@@ -146,10 +149,7 @@ export class Trainings {
     }
     const saved =
       origin?.training && (await openTraining(origin.training.source, { ...origin.training.options, signal }, this.#host.files));
-    if (!saved) {
-      const expected = 'a model that has been trained, or was saved with optimizer: true';
-      throw new WasmformerError('invalid-argument', `[train] resume: expected ${expected}, got one that has no training to go on with`);
-    }
+    if (!saved) fail('resume', 'a model that has been trained, or was saved with optimizer: true', 'one without a training');
     const { state, moments: found } = saved;
     if (state.format !== format || !Number.isSafeInteger(state.step) || !isObject(state.position) || !isObject(state.settings)) {
       throw new WasmformerError('invalid-file', `[trainer_state.json] format: expected '${format}', got '${state.format}'`);

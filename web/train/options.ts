@@ -106,8 +106,8 @@ const own: Record<string, Kind> = {
 /** Options that are numbers, switches or names. */
 export const trainKinds = { ...native, ...own };
 const call: Record<string, Kind> = {
-  evalData: kind('data, as the first argument', (value) => dataOf(value) !== null),
-  sample: kind('a prompt, or { prompt } with options of generate', (value) => typeof value === 'string' || object.test(value)),
+  evalData: kind('data', (value) => dataOf(value) !== null),
+  sample: kind('a prompt or { prompt, ...options }', (value) => typeof value === 'string' || object.test(value)),
   resume: boolean,
   signal,
 };

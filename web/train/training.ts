@@ -5,7 +5,7 @@ import { WasmformerError } from '../errors.ts';
 import type { Tokenizer } from '../files/index.ts';
 import type { ModelInfo, TrainStep } from '../types.ts';
 import { inOrder, poolUpdates, tokensOf, type Update, updatesOf } from './batches.ts';
-import { type Example, examplesOf, type Item, type Masks, masked, type Objective, type Reading } from './examples.ts';
+import { type Example, examplesOf, fail, type Item, type Masks, masked, type Objective, type Reading } from './examples.ts';
 import type { TrainRequest, TrainSettings } from './options.ts';
 import { randomOf, shuffle } from './random.ts';
 
@@ -48,8 +48,11 @@ export interface TrainHost {
   info: ModelInfo;
   generationConfig: Readonly<Record<string, unknown>>;
   tokenizer: Tokenizer | null;
+  needTokenizer(): Tokenizer;
   /** Lets other tasks of the thread run. */
   turn(): Promise<void>;
+  /** The weights have changed. */
+  learned(): void;
   /** Runs work as one turn in the queue of the model's calls. */
   queued<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>;
   /** The text that the model writes now; `ids` go before where the caller gave no prompt. */
@@ -76,10 +79,6 @@ export interface TrainCall {
 const use = { order: 1, pool: 2, split: 3, mask: 4, held: 5 };
 /** Milliseconds without other tasks of the thread having their turn. */
 const longestTask = 12;
-
-function fail(what: string, expected: string, got: unknown): never {
-  throw new WasmformerError('invalid-argument', `[train] ${what}: expected ${expected}, got ${got}`);
-}
 
 /** One call of `train`: its data as ids, where it is in them, and the optimiser. */
 export class Training {
@@ -211,7 +210,7 @@ export class Training {
 
   /** Sets some of the examples apart. */
   #holdOut(fraction: number): void {
-    if (this.#request.streams) fail('evalData', 'some, as nothing is held out of an iterable', 'none');
+    if (this.#request.streams) fail('evalData', 'some, with an iterable', 'none');
     const count = this.#examples.length;
     const some = Math.max(1, Math.round(fraction * count));
     if (some >= count) fail('dataset', `more than the ${some} examples that are held out`, count);
@@ -317,6 +316,7 @@ export class Training {
     }
     signal.throwIfAborted();
     const { step, loss, gradientNorm, learningRate } = native.call(() => training.update());
+    this.#host.learned();
     const tokensPerSecond = (tokens / (performance.now() - began)) * 1000;
     this.#step = step;
     this.#position = after;
@@ -390,7 +390,7 @@ export class Training {
 }
 
 /** How a model reads data. */
-function readingOf({ info, generationConfig, tokenizer }: TrainHost, settings: TrainSettings, maxTokens: number): Reading {
+function readingOf({ info, generationConfig, tokenizer, needTokenizer }: TrainHost, settings: TrainSettings, maxTokens: number): Reading {
   const { contextLength, contextIsWall, encoderDecoder, encoderOnly, head, architecture, vocabSize, sourceVocabSize } = info;
   const objective: Objective = encoderDecoder ? 'seq2seq' : encoderOnly ? 'masked' : 'causal';
   if (head !== 'language' && head !== 'masked-language') {
@@ -411,6 +411,7 @@ function readingOf({ info, generationConfig, tokenizer }: TrainHost, settings: T
   return {
     objective,
     tokenizer,
+    needTokenizer,
     maxLength,
     maxTokens,
     truncate,
