@@ -264,6 +264,13 @@ test('train makes a model that can be loaded, and tells how it goes', async () =
   assert.equal(JSON.parse(written.stdout).tokenIds.length, 5, written.stderr);
 });
 
+test('train by passes over a small text: the rise is as short as they are', async () => {
+  const { args } = trained('passes', '--epochs', '1', '--no-eval');
+  const { status, stderr } = await run(args);
+  assert.equal(status, 0, stderr);
+  assert.match(stderr, /passes: \d+ steps, loss/);
+});
+
 test('an interrupted training is saved and gone on with, as if nothing had been', async () => {
   const whole = trained('whole', '--steps', '120');
   assert.equal((await run(whole.args)).status, 0);
@@ -358,6 +365,9 @@ test('mistakes in train: exit code 2, the reason on stderr, nothing written', as
     [[text, '--out', out, '--steps', 'many'], /steps: expected an integer from 1 .* got "many"/],
     [[text, '--out', out, '--dropout', '1'], /dropout: expected a number >= 0 and < 1, got 1/],
     [[text, '--out', out, '--lr', 'x'], /learningRate: expected a number >= 0/],
+    [[text, '--out', out, '--lr', ''], /learningRate: expected a number >= 0.*, got ""/],
+    [[text, '--out', text], /--out: expected a folder that can be written to, got .*corpus\.txt \(EEXIST\)/],
+    [[text, '--out', '/proc/none/model'], /--out: expected a folder that can be written to/],
     [[text, '--out', out, '--tokenizer', 'wordpiece'], /--tokenizer: expected char, byte, bpe for char-small, got 'wordpiece'/],
     [[text, '--out', out, '--resume'], /--resume: expected a folder that a training was saved in/],
     [[text, '--out', out, '--resume', '--heads', '2'], /--heads belongs to a new model/],

@@ -1,6 +1,6 @@
 // Model.save: files as transformers has them, which load again bit for bit, and trainings that are gone on with from them.
 import assert from 'node:assert/strict';
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
@@ -97,6 +97,13 @@ describe('a folder', () => {
     await (await load(folder)).dispose();
     const file = join(folder, 'README.md');
     await assert.rejects(lm.save(file), code('invalid-argument', /could not be written/));
+    await assert.rejects(lm.save('/proc/none/model'), code('invalid-argument', /could not be written/), 'a parent that takes no folders');
+    // What is left of a save that was cut off; one may be going on.
+    const [left, going] = ['model.safetensors.12.ab1.tmp', 'config.json.12.ab2.tmp'].map((name) => join(folder, name));
+    for (const draft of [left, going]) writeFileSync(draft, '');
+    utimesSync(left, new Date(0), new Date(0));
+    await lm.save(folder);
+    assert.deepEqual([existsSync(left), existsSync(going)], [false, true]);
     await assert.rejects(lm.save(5), code('invalid-argument', /folder: expected a path/));
     await assert.rejects(lm.save(''), code('invalid-argument', /folder/));
     await assert.rejects(lm.save(folder, { optimiser: true }), code('invalid-argument', /'optimizer'/));

@@ -105,6 +105,9 @@ test('what will not do is refused by name', async () => {
   for (const [texts, options, message] of [
     ['abc', { type: 'bpe' }, /texts: expected an array, iterable or async iterable of strings/],
     [null, { type: 'byte' }, /texts: expected an array/],
+    [{ [Symbol.iterator]: 5 }, { type: 'char' }, /texts: expected an array/],
+    [{ [Symbol.iterator]: () => ({}) }, { type: 'char' }, /iterator: expected one with a function next/],
+    [{ [Symbol.iterator]: () => ({ next: () => 5 }) }, { type: 'char' }, /texts\[0\]: expected a string, got undefined/],
     [[], { type: 'bpe' }, /texts: expected at least one character/],
     [[''], { type: 'char' }, /texts: expected at least one character/],
     [[' \n'], { type: 'wordpiece' }, /texts: expected at least one word/],
@@ -139,6 +142,22 @@ test('an abort ends the counting and the learning, with the signal’s reason', 
     await assert.rejects(trainTokenizer(source, { type: 'bpe', vocabSize: 50_000, signal: controller.signal }), reason);
   }
   await assert.rejects(trainTokenizer(['a'], { type: 'byte', signal: AbortSignal.abort(reason) }), reason);
+  // Texts that do not come, that never end and are nothing, and a thread that would wait for them.
+  const closed = [];
+  const nothing = function* () {
+    try {
+      for (;;) yield '';
+    } finally {
+      closed.push('empty');
+    }
+  };
+  const waiting = { [Symbol.asyncIterator]: () => ({ next: () => new Promise(() => {}), return: () => closed.push('waiting') }) };
+  for (const source of [nothing(), waiting]) {
+    const controller = new AbortController();
+    setTimeout(() => controller.abort(reason), 50);
+    await assert.rejects(trainTokenizer(source, { type: 'char', signal: controller.signal }), reason);
+  }
+  assert.deepEqual(closed, ['empty', 'waiting']);
   // The worker is free for others.
   assert.equal((await trainTokenizer(['a'], { type: 'char' })).vocabSize, 5);
 });

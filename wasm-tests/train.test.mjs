@@ -173,6 +173,25 @@ describe('a run', () => {
   });
 });
 
+test('a long target is no argument list; the token that a decoder begins with is the same in training and generation', async () => {
+  const lm = await create({ ...pairConfig, decoder_start_token_id: undefined }, { worker: false, threads: 1 });
+  const long = { inputIds: [3, 4], labels: new Int32Array(2e5).fill(5) };
+  const sizes = { steps: 1, batchTokens: 2 ** 20, maxLength: 2 ** 20 };
+  await assert.rejects(stepsOf(lm.train([long], sizes)), code('out-of-memory', /micro-batch/));
+  const pair = { inputIds: [3, 4], labels: [5, 6] };
+  const [{ loss }] = await stepsOf(lm.train([pair], { steps: 1, learningRate: 0, dropout: 0, sampleEvery: 1 }));
+  const given = { ...pair, decoderInputIds: [1, 5] };
+  const [{ loss: same }] = await stepsOf(lm.train([given], { steps: 1, learningRate: 0, dropout: 0 }));
+  assert.equal(loss, same);
+  const generate = async (options) =>
+    (await lm.generate({ inputIds: [3, 4] }, { maxNewTokens: 3, doSample: false, ...options }).result).tokenIds;
+  assert.deepEqual(await generate(), await generate({ decoderStartTokenId: 1 }));
+  await lm.dispose();
+  const none = await create({ ...pairConfig, decoder_start_token_id: undefined, bos_token_id: undefined }, { worker: false, threads: 1 });
+  await assert.rejects(stepsOf(none.train([pair], { steps: 1 })), code('invalid-argument', /decoder_start_token_id or bos_token_id/));
+  await none.dispose();
+});
+
 test('label smoothing is PyTorch’s: a share of the probability for all tokens alike', async () => {
   const lm = await make();
   const inputIds = [[1, 5, 9, 13, 17]];
@@ -347,6 +366,14 @@ describe('an encoder', () => {
     const epoch = steps.filter((step) => step.epoch === 1).reduce((sum, { tokens }) => sum + tokens, 0);
     assert.equal(epoch, body.length + 2 * Math.ceil(body.length / 16));
     assert.ok(steps.at(-1).evalLoss < 0.6 * steps[0].evalLoss, `${steps[0].evalLoss} to ${steps.at(-1).evalLoss}`);
+    // Windows without a word have nothing to guess, and a text without any is none.
+    const empty = '[SEP]'.repeat(16);
+    const first = async (texts) => (await stepsOf(lm.train(texts, { ...options, batchTokens: 1000, steps: 1, shuffle: false })))[0].tokens;
+    assert.equal(await first([`${empty}the whale`]), await first(['the whale']));
+    await assert.rejects(
+      first(['the whale', empty]),
+      code('invalid-argument', /example 1: expected a token that is not special, got none/),
+    );
     await lm.dispose();
   });
 });
@@ -373,7 +400,8 @@ describe('what is refused, before anything is learned', () => {
     await rejects(['text'], {}, /no tokenizer/, 'unsupported');
     await rejects([{ source: 'a', target: 'b' }], {}, /example 0: expected one sequence/);
     await rejects([{ inputIds: [1, 2] }, { inputIds: [1, 20] }], {}, /example 1: inputIds: expected ids from 0 to 19, got 20/);
-    await rejects([{ inputIds: [1, -1] }], {}, /token id at 1/);
+    await rejects([...counting, { inputIds: [1, -1] }], {}, /example 60: token id at 1: expected an integer >= 0, got -1/);
+    throws({ [Symbol.iterator]: 5 }, {}, /dataset|unknown option/);
     await rejects([{ inputIds: [1] }], {}, /example 0: expected at least two tokens/);
     await rejects([{ inputIds: [1, 2], labels: [1] }], {}, /example 0: labels: expected 2 of them/);
     await rejects([{ inputIds: [1, 2], labels: [1, -100] }], {}, /example 0: labels: expected at least one that counts/);

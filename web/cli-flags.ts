@@ -71,7 +71,7 @@ export function parseFlags(
 }
 
 /** A number, a list of numbers, JSON, or the text itself, which the check of the option then refuses. */
-function readValue(text: string): unknown {
+export function readValue(text: string): unknown {
   if (/^-?\d+(,-?\d+)+$/.test(text)) return text.split(',').map(Number);
   if (/^[-+]?Infinity$/.test(text)) return Number(text);
   try {

@@ -1,9 +1,10 @@
-import { existsSync, statSync } from 'node:fs';
+import { accessSync, constants, existsSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
-import { join } from 'node:path';
-import { drawLoading, listFlags, liveLine, parseFlags, UsageError, untilInterrupted } from './cli-flags.ts';
+import { join, resolve } from 'node:path';
+import { drawLoading, listFlags, liveLine, parseFlags, readValue, UsageError, untilInterrupted } from './cli-flags.ts';
 import { create, load, trainTokenizer } from './node.js';
 import { boolean, checkCreateOptions, checkLoadOptions, describeOptions, type OptionWords, positiveInteger } from './options.ts';
+import { makeFolder } from './platform/node-files.ts';
 import { checkTrain, trainKinds } from './train/options.ts';
 import type { TokenizerType } from './train/tokenizer-trainer.ts';
 import type { LoadOptions, ModelInfo, TokenizerInfo, TrainOptions, TrainStep } from './types.ts';
@@ -245,7 +246,7 @@ function parse(argv: string[]) {
   if (own.lr !== undefined && given.learningRate !== undefined) throw new UsageError('expected --lr or --learning-rate, not both');
   if (own['no-eval'] && (own.eval !== undefined || given.evalEvery !== undefined || given.evalFraction !== undefined))
     throw new UsageError('--no-eval cannot be given with what it leaves out');
-  if (own.lr !== undefined) given.learningRate = Number(own.lr);
+  if (own.lr !== undefined) given.learningRate = readValue(own.lr);
   const name: string = own.preset ?? 'char-small';
   if (!Object.hasOwn(presets, name)) throw new UsageError(`--preset: expected one of ${Object.keys(presets).join(', ')}, got '${name}'`);
   const preset = { ...presets[name] };
@@ -269,14 +270,13 @@ function parse(argv: string[]) {
     const { steps, warmup = 0, evalEvery, sampleEvery, ...rest } = preset.training;
     const defaults: TrainOptions = model === undefined ? { ...rest, sampleEvery } : { schedule: 'cosine', sampleEvery };
     if (chosen.epochs === undefined) defaults.steps = steps;
-    // A short run has a short rise.
-    const total = chosen.steps ?? defaults.steps;
-    defaults.warmup = total === undefined ? warmup : Math.min(warmup, Math.floor(total / 10));
+    const bytes = positionals.reduce((sum, file) => sum + (statSync(file, { throwIfNoEntry: false })?.size ?? 0), 0);
+    // A short run has a short rise. Passes have about as many steps as there are tokens of four bytes for.
+    const { epochs = 0, batchTokens = preset.training.batchTokens ?? 4096 } = chosen;
+    const total = chosen.steps ?? defaults.steps ?? (epochs * bytes) / 4 / batchTokens;
+    defaults.warmup = Math.min(warmup, Math.floor(total / 10));
     if (!own['no-eval']) defaults.evalEvery = evalEvery;
-    if (!own['no-eval'] && own.eval === undefined) {
-      const bytes = positionals.reduce((sum, file) => sum + (statSync(file, { throwIfNoEntry: false })?.size ?? 0), 0);
-      defaults.evalFraction = Math.min(heldShare, heldBytes / bytes);
-    }
+    if (!own['no-eval'] && own.eval === undefined) defaults.evalFraction = Math.min(heldShare, heldBytes / bytes);
     if (chosen.schedule === 'paper') delete defaults.learningRate;
     options = { ...defaults, ...chosen };
   }
@@ -374,6 +374,13 @@ export async function train(argv: string[]): Promise<number> {
   if (resume && !existsSync(state)) throw new UsageError(`--resume: expected a folder that a training was saved in, got ${out}`);
   if (!resume && existsSync(join(out, 'config.json')))
     throw new UsageError(`--out: ${out} holds a model already; --resume goes on with it`);
+
+  try {
+    await makeFolder(resolve(out));
+    accessSync(out, constants.W_OK);
+  } catch (reason) {
+    throw new UsageError(`--out: expected a folder that can be written to, got ${out} (${(reason as { code?: string }).code})`);
+  }
 
   const { signal } = untilInterrupted();
   let before = { step: 0, settings: {} as Pick<TrainOptions, 'steps' | 'evalEvery'> };

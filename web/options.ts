@@ -340,13 +340,14 @@ export function checkCacheLength(length: unknown): void {
 export type CheckedPrompt = { text: string } | { ids: Int32Array };
 
 /** Token ids of one sequence, checked and copied. */
-export function checkIds(where: string, value: unknown): Int32Array {
+export function checkIds(where: string, value: unknown, what = ''): Int32Array {
   const list = value as ArrayLike<number>;
   if (typeof value !== 'object' || value === null || typeof list.length !== 'number')
-    fail(where, 'token ids', 'an array of integers >= 0', value);
+    fail(where, `${what}token ids`, 'an array of integers >= 0', value);
   const { length } = list;
-  if (!(Number.isInteger(length) && length >= 0 && length < 2 ** 31)) fail(where, 'token ids', 'a length from 0 to 2^31 - 1', length);
-  for (let i = 0; i < length; ++i) if (!isId(list[i])) fail(where, `token id at ${i}`, 'an integer >= 0', list[i]);
+  if (!(Number.isInteger(length) && length >= 0 && length < 2 ** 31))
+    fail(where, `${what}token ids`, 'a length from 0 to 2^31 - 1', length);
+  for (let i = 0; i < length; ++i) if (!isId(list[i])) fail(where, `${what}token id at ${i}`, 'an integer >= 0', list[i]);
   return Int32Array.from(list);
 }
 

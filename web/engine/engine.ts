@@ -416,7 +416,7 @@ export class Engine {
     const prompts = (input.prompts ?? []).map((prompt) => this.#promptIds(where, prompt, request, notes));
     const settings = { ...request, tokenizer: model.tokenizer?.target ?? model.tokenizer };
     const { decoderStartTokenId, ...options } = request.native;
-    if (encoderDecoder) options.decoderStartTokenId = decoderStartTokenId;
+    if (encoderDecoder) options.decoderStartTokenId = decoderStartTokenId ?? request.bosTokenId;
     const { decoderInputIds: given } = request;
     const contexts = encoderDecoder ? prompts.map((_, p) => given[p] ?? given[0] ?? []) : prompts;
     const run = () =>

@@ -675,7 +675,7 @@ async function align(
   const { layer, head } = alignmentOf(host, request);
   const [start] = [native.decoderStartTokenId ?? config.decoder_start_token_id ?? config.bos_token_id ?? 0].flat() as number[];
   const [{ crossAttentions }] = await host.forward(
-    { inputIds: [Int32Array.from(part.ids)], decoderInputIds: [Int32Array.of(start, ...tokenIds.slice(0, -1))] },
+    { inputIds: [Int32Array.from(part.ids)], decoderInputIds: [Int32Array.from([start, ...tokenIds.slice(0, -1)])] },
     {
       logits: false,
       attentions: true,

@@ -11,6 +11,8 @@ const kPiece = 1 << 20;
 /** A lock whose holder has not been heard of for this long is taken over; if it lives after all, both write the same. */
 const kStaleLock = 10_000;
 const kHeartbeat = 2_000;
+/** A file that is being saved is not written to for at most this long before it gets its name. */
+const kStaleDraft = 3_600_000;
 /** Left free on the disk. */
 const kSpare = 16 * 2 ** 20;
 
@@ -117,7 +119,8 @@ const local: LocalFiles = {
   async write(folder, files) {
     const drafts: [draft: string, target: string][] = [];
     try {
-      await mkdir(folder, { recursive: true });
+      await makeFolder(folder);
+      await removeDrafts(folder, files);
       for (const { name, chunks } of files) {
         const target = join(folder, name);
         const draft = `${target}.${process.pid}.${Math.random().toString(36).slice(2)}.tmp`;
@@ -162,8 +165,18 @@ function noRoom(reason: unknown, what: string): WasmformerError {
   return new WasmformerError('busy', `[cache] ${what}: ${code || String(reason)}`, { cause: reason });
 }
 
+/** Removes drafts of these files that a save has left whose worker or process ended in it. */
+async function removeDrafts(folder: string, files: readonly { name: string }[]): Promise<void> {
+  for (const found of await readdir(folder).catch(() => [])) {
+    if (!/\.\d+\.[a-z\d]+\.tmp$/.test(found) || !files.some(({ name }) => found.startsWith(`${name}.`))) continue;
+    const path = join(folder, found);
+    const entry = await stat(path).catch(() => null);
+    if (entry && Date.now() - entry.mtimeMs > kStaleDraft) await rm(path, { force: true }).catch(() => {});
+  }
+}
+
 /** A folder and those above it. Node's own recursive `mkdir` never ends where a parent exists but takes no folders, as in /proc. */
-async function makeFolder(path: string, deeper = true): Promise<void> {
+export async function makeFolder(path: string, deeper = true): Promise<void> {
   try {
     await mkdir(path);
   } catch (reason) {

@@ -91,12 +91,15 @@ function cut(ids: Int32Array, what: string, { maxLength, truncate }: Reading, en
   return kept;
 }
 
+const wordsExpected = 'a token that is not special';
+const hasWords = (ids: Int32Array, { tokenizer }: Reading) => ids.some((id) => !tokenizer?.specials.all.includes(id));
+
 function sequence({ inputIds: given, labels }: Ids, what: string, reading: Reading): Made {
   const inputIds = cut(given, what, reading);
   if (labels && labels.length !== given.length) fail(`${what}: labels`, `${given.length} of them, one a token`, labels.length);
   if (reading.objective === 'masked') {
     if (!labels && reading.tokenizer?.specials.mask == null) fail(`${what}: labels`, 'them, without a mask token', 'none');
-    if (!labels && inputIds.every((id) => reading.tokenizer?.specials.all.includes(id))) fail(what, 'a token that is not special', 'none');
+    if (!labels && !hasWords(inputIds, reading)) fail(what, wordsExpected, 'none');
     return { inputIds, labels: labels?.slice(0, inputIds.length) ?? null };
   }
   if (inputIds.length < 2) fail(what, 'at least two tokens', inputIds.length);
@@ -123,7 +126,7 @@ function pair(item: Exclude<Item, { text: string }>, what: string, reading: Read
   labels = cut(labels, `${what}: target`, reading, [eos]);
   if (given) return { inputIds, decoderInputIds: given.slice(0, labels.length), labels };
   if (start === null) fail('model', 'a decoder_start_token_id or bos_token_id', 'neither');
-  const decoderInputIds = Int32Array.of(start, ...labels.subarray(0, -1).map((id) => (id < 0 ? (pad ?? start) : id)));
+  const decoderInputIds = labels.map((_, t, all) => (t === 0 ? start : all[t - 1] < 0 ? (pad ?? start) : all[t - 1]));
   return { inputIds, decoderInputIds, labels };
 }
 
@@ -131,7 +134,7 @@ function pair(item: Exclude<Item, { text: string }>, what: string, reading: Read
 function textExamples(text: string, what: string, reading: Reading): Omit<Example, 'index'>[] {
   const tokenizer = reading.needTokenizer();
   const { objective, maxLength, truncate, eos } = reading;
-  const windows: Int32Array[] = [];
+  let windows: Int32Array[] = [];
   if (objective === 'causal') {
     const encoded = tokenizer.encode(text);
     const ids = Int32Array.from(eos === null || encoded.at(-1) === eos ? encoded : [...encoded, eos]);
@@ -147,6 +150,8 @@ function textExamples(text: string, what: string, reading: Reading): Omit<Exampl
     if (room < 1) fail('maxLength', `more than the ${around.length} special tokens`, maxLength);
     for (let at = 0; at < ids.length; at += room) windows.push(Int32Array.from([...before, ...ids.slice(at, at + room), ...after]));
     if (tokenizer.specials.mask === null) fail('tokenizer', 'a mask token', 'none');
+    windows = windows.filter((window) => hasWords(window, reading));
+    if (ids.length > 0 && windows.length === 0) fail(what, wordsExpected, 'none');
   }
   return (truncate ? windows.slice(0, 1) : windows).map((inputIds) =>
     checked({ inputIds, labels: objective === 'causal' ? inputIds : null }, what, reading),

@@ -153,12 +153,22 @@ interface Source {
   files?: TextFiles;
 }
 
+/** Where an iterable's iterator comes from. */
+const source = (data: any) => data?.[Symbol.asyncIterator] ?? data?.[Symbol.iterator];
+export const isIterable = (data: unknown): data is Entries => typeof source(data) === 'function';
+
+export function iteratorOf<T>(where: string, data: Iterable<T> | AsyncIterable<T>): Iterator<T> | AsyncIterator<T> {
+  const iterator = source(data).call(data);
+  if (typeof iterator?.next !== 'function') fail(where, 'iterator', 'one with a function next', iterator);
+  return iterator;
+}
+
 /** Data as entries; null for what is none. */
 function dataOf(data: unknown): Source | null {
   if (typeof data === 'string') return { entries: [data], streams: false };
   if (Array.isArray(data)) return { entries: data, streams: false };
   if (typeof data !== 'object' || data === null) return null;
-  if (Symbol.asyncIterator in data || Symbol.iterator in data) return { entries: data as Entries, streams: true };
+  if (isIterable(data)) return { entries: data as Entries, streams: true };
   const isFile = (file: unknown) => typeof file === 'string' || file instanceof Blob;
   const { file, files, lines } = checked(where, data, {
     file: kind('a path or a Blob', isFile),
@@ -186,8 +196,8 @@ export function checkItem(entry: unknown, what: string): Item {
   if (isText(source) && isText(target) && only('source', 'target')) return { source: source as string, target: target as string };
   if (inputIds === undefined || !only('inputIds', 'labels', 'decoderInputIds')) fail(where, what, expected, entry);
   return {
-    inputIds: checkIds(where, inputIds),
+    inputIds: checkIds(where, inputIds, `${what}: `),
     ...(labels === undefined ? {} : { labels: checkLabels(where, `${what}: labels`, labels) }),
-    ...(decoderInputIds === undefined ? {} : { decoderInputIds: checkIds(where, decoderInputIds) }),
+    ...(decoderInputIds === undefined ? {} : { decoderInputIds: checkIds(where, decoderInputIds, `${what}: `) }),
   };
 }

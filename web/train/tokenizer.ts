@@ -1,7 +1,9 @@
+import { untilAborted } from '../engine/queue.ts';
 import { decodeIds, encodeTexts } from '../ids.ts';
 import { boolean, checked, count, fail, kind, oneOf, positiveInteger, reading, signal } from '../options.ts';
 import type { Service } from '../service.ts';
 import type { TokenizerInfo } from '../types.ts';
+import { isIterable, iteratorOf } from './options.ts';
 import type { TokenizerFiles, TokenizerPlan, TokenizerType } from './tokenizer-trainer.ts';
 
 const where = 'trainTokenizer';
@@ -74,6 +76,8 @@ const kinds = {
 
 /** UTF-16 units that are sent to the worker at once. */
 const longestMessage = 2 ** 18;
+/** Milliseconds of reading without other tasks of the thread having their turn. */
+const longestTask = 12;
 
 function checkPlan(options: TrainTokenizerOptions): TokenizerPlan {
   const { signal: _, ...given } = reading(where, () => checked(where, options, kinds));
@@ -99,8 +103,7 @@ export function createTrainTokenizer(service: Service) {
   ): Promise<TokenizerTraining> {
     const plan = checkPlan(options);
     const { signal } = options;
-    if (typeof texts === 'string' || !(Symbol.iterator in Object(texts) || Symbol.asyncIterator in Object(texts)))
-      fail(where, 'texts', 'an array, iterable or async iterable of strings', texts);
+    if (typeof texts === 'string' || !isIterable(texts)) fail(where, 'texts', 'an array, iterable or async iterable of strings', texts);
     const id = ++trainings;
     const call = <T>(method: string, ...args: unknown[]): Promise<T> => service.call<T>(method, [id, ...args], { signal });
     let batch: string[] = [];
@@ -116,13 +119,25 @@ export function createTrainTokenizer(service: Service) {
       signal?.throwIfAborted();
       // The bytes are known without any text.
       if (plan.type !== 'byte') {
-        let place = 0;
-        for await (const text of texts) {
-          if (typeof text !== 'string') fail(where, `texts[${place}]`, 'a string', text);
-          batch.push(text);
-          length += text.length;
-          if (length >= longestMessage) await send();
-          ++place;
+        const iterator = iteratorOf(where, texts);
+        let turned = performance.now();
+        let ended = false;
+        try {
+          for (let place = 0; ; ++place) {
+            const { value: text, done } = Object(await untilAborted(Promise.resolve(iterator.next()), signal));
+            ended = done;
+            if (done) break;
+            if (typeof text !== 'string') fail(where, `texts[${place}]`, 'a string', text);
+            if (text !== '') batch.push(text);
+            length += text.length;
+            if (length >= longestMessage) await send();
+            if (performance.now() - turned < longestTask) continue;
+            await new Promise((resolve) => setTimeout(resolve));
+            turned = performance.now();
+          }
+        } finally {
+          // Not waited for: it may come after what the texts wait for.
+          if (!ended) (async () => iterator.return?.())().catch(() => {});
         }
         await send();
       }

@@ -407,7 +407,6 @@ function readingOf({ info, generationConfig, tokenizer, needTokenizer }: TrainHo
   if (maxLength < 2 || (contextIsWall && maxLength > context)) fail('maxLength', `2 to ${context}`, maxLength);
   const id = (name: string) => ([generationConfig[name]].flat()[0] as number | undefined) ?? null;
   const own = tokenizer?.target ?? tokenizer;
-  const bos = id('bos_token_id') ?? own?.specials.bos ?? null;
   return {
     objective,
     tokenizer,
@@ -418,7 +417,7 @@ function readingOf({ info, generationConfig, tokenizer, needTokenizer }: TrainHo
     vocabSize,
     sourceVocabSize: sourceVocabSize ?? vocabSize,
     eos: id('eos_token_id') ?? own?.specials.eos ?? null,
-    start: id('decoder_start_token_id') ?? bos,
+    start: id('decoder_start_token_id') ?? id('bos_token_id'),
     pad: id('pad_token_id') ?? own?.specials.pad ?? null,
   };
 }
