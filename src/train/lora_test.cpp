@@ -48,7 +48,7 @@ void fill(const Parameters& parameters) {
   uint32_t site = 0;
   for (const Parameter& parameter : parameters.list()) {
     for (size_t i = 0; i < parameter.shape.size(); ++i) {
-      parameter.weight->values()[i] = 0.3f * static_cast<float>(normal({9, 0, site}, i));
+      parameter.weight->values()[i] = 0.1f * static_cast<float>(normal({9, 0, site}, i));
     }
     ++site;
   }
