@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
-import { create, load } from '../dist/node.js';
+import { create, load, trainTokenizer } from '../dist/node.js';
 import { bundle } from './support/bundle.mjs';
 import { code } from './support/errors.mjs';
 import { folderOf, readJson, readTensors } from './support/fixtures.mjs';
@@ -508,4 +508,15 @@ test('a page’s tasks run while it learns in process', async () => {
   clearInterval(timer);
   assert.ok(gaps.length > 20, `${gaps.length} turns`);
   await lm.dispose();
+  // A long text is encoded in steps.
+  const { tokenizer } = await trainTokenizer([text], { type: 'char' });
+  const chars = await create({ ...config, vocab_size: tokenizer.vocabSize }, { tokenizer, worker: false });
+  const abort = new AbortController();
+  let turns = 0;
+  const count = setInterval(() => ++turns === 5 && abort.abort(), 1);
+  const training = chars.train(text.repeat(1000), { steps: 1, signal: abort.signal });
+  await assert.rejects(training.next(), { name: 'AbortError' });
+  clearInterval(count);
+  assert.ok(turns < 15, `${turns} turns until the abort`);
+  await chars.dispose();
 });
