@@ -130,6 +130,9 @@ test('in other places: files in memory, a handle of a folder', async () => {
     if (!worker) {
       const written = {};
       const handle = {
+        removeEntry: async (name) => {
+          if (!delete written[name]) throw new DOMException(name, 'NotFoundError');
+        },
         getFileHandle: async (name, { create }) => ({
           createWritable: async () => {
             assert.ok(create);
@@ -142,6 +145,7 @@ test('in other places: files in memory, a handle of a folder', async () => {
           },
         }),
       };
+      for (const name of ['optimizer.safetensors', 'trainer_state.json']) written[name] = Buffer.from('old');
       assert.equal(await lm.save(handle), undefined);
       assert.deepEqual(written, Object.fromEntries(files.map(({ name, bytes }) => [name, Buffer.from(bytes)])));
     }
@@ -163,6 +167,27 @@ test('published models come back under their names: tied, transposed, fused, enc
     await lm.dispose();
   }
 });
+
+/** Where in trainer_state.json something is wrong, and what. */
+const badStates = [
+  ['step', -5],
+  ['step', 2 ** 32 + 5],
+  ['step', '3'],
+  ['position', null],
+  ['position', {}, /position\.epoch/],
+  ['position.read', -1],
+  ['position.read', 41, /position: expected one of 40 examples/],
+  ['position.used', 1e9, /position: expected one of 40 examples/],
+  ['position.epoch', 1e300],
+  ['position.pool', 0.5],
+  ['settings', {}, /settings\.native/],
+  ['settings.steps', 'x'],
+  ['settings.shuffle', 'no'],
+  ['settings.native.dropout', 1],
+  ['settings.foo', 1],
+  ['evalData', 'yes'],
+  ['examples', -1],
+];
 
 describe('a saved training goes on bit for bit', () => {
   const options = {
@@ -256,8 +281,53 @@ describe('a saved training goes on bit for bit', () => {
     assert.equal((await run(again.train(texts, { resume: true, steps: 3 })))[0].step, 3);
     await run(again.train(texts, { steps: 1 }));
     await assert.rejects(run(again.train([])), code('invalid-argument', /dataset/));
+    assert.equal((await run(again.train(texts, { resume: true, steps: 2 })))[0].step, 2);
+    await again.addAdapter({ targetModules: ['c_attn'] });
+    await again.removeAdapter();
     await assert.rejects(run(again.train(texts, { resume: true })), code('invalid-argument', /resume/));
     await again.dispose();
+    await lm.dispose();
+  });
+
+  test('a save without the optimiser leaves no older state; one that is left beside other weights is refused', async () => {
+    const lm = await make();
+    const folder = newFolder();
+    await run(lm.train(texts, { steps: 2, batchTokens: 48 }));
+    await lm.save(folder, { optimizer: true });
+    const names = ['trainer_state.json', 'optimizer.safetensors'];
+    const old = Object.fromEntries(names.map((name) => [name, readFileSync(join(folder, name))]));
+    await (await make({ seed: 2 })).save(folder);
+    for (const name of names) assert.ok(!existsSync(join(folder, name)), name);
+    const other = await load({ ...recordOf(await (await make({ seed: 2 })).save()), ...old }, { trainable: true, worker: false });
+    await assert.rejects(run(other.train(texts, { resume: true, steps: 3 })), code('invalid-file', /weights/));
+    await other.dispose();
+    await lm.dispose();
+  });
+
+  test('a save that something is in the way of leaves the old files', async () => {
+    const lm = await make();
+    const folder = newFolder();
+    await run(lm.train(texts, { steps: 2, batchTokens: 48 }));
+    await lm.save(folder);
+    mkdirSync(join(folder, 'optimizer.safetensors'));
+    const before = readFileSync(join(folder, 'model.safetensors'));
+    await run(lm.train(texts, { steps: 3, resume: true }));
+    for (const optimizer of [true, false])
+      await assert.rejects(
+        lm.save(folder, { optimizer }),
+        code('invalid-argument', /optimizer\.safetensors: expected a file, got a folder/),
+      );
+    assert.deepEqual(readFileSync(join(folder, 'model.safetensors')), before);
+    assert.ok(!existsSync(join(folder, 'trainer_state.json')) && !readdirSync(folder).some((name) => name.endsWith('.tmp')));
+    await lm.dispose();
+  });
+
+  test('evaluation data that a training had are asked for again', async () => {
+    const lm = await make();
+    const evalData = texts.slice(0, 3);
+    await run(lm.train(texts, { steps: 4, batchTokens: 48, evalData, evalEvery: 2 }), 2);
+    await assert.rejects(run(lm.train(texts, { resume: true })), code('invalid-argument', /evalData: expected those of before, got none/));
+    assert.equal((await run(lm.train(texts, { resume: true, evalData }))).length, 2);
     await lm.dispose();
   });
 
@@ -265,9 +335,21 @@ describe('a saved training goes on bit for bit', () => {
     const lm = await make();
     await run(lm.train(texts, { steps: 1 }));
     const files = recordOf(await lm.save(undefined, { optimizer: true }));
+    const state = JSON.parse(new TextDecoder().decode(files['trainer_state.json']));
+    const changed = ([path, value, message]) => {
+      const copy = structuredClone(state);
+      const keys = path.split('.');
+      const last = keys.pop();
+      keys.reduce((at, key) => at[key], copy)[last] = value;
+      return ['trainer_state.json', json(copy), 'invalid-file', message ?? new RegExp(last)];
+    };
+    const negative = files['optimizer.safetensors'].slice();
+    negative.set([0, 0, 128, 191], negative.length - 4); // -1 as the last second moment
     for (const [name, bytes, expected, message] of [
       ['trainer_state.json', json({ format: 'other' }), 'invalid-file', /format/],
-      ['trainer_state.json', json({ format: 'wasmformer-trainer-1', step: 1 }), 'invalid-file', /format/],
+      ['trainer_state.json', json({ format: 'wasmformer-trainer-1', step: 1 }), 'invalid-file', /position: expected an object/],
+      ...badStates.map(changed),
+      ['optimizer.safetensors', negative, 'invalid-file', /exp_avg_sq\.transformer\.wte.*>= 0, got -1/],
       ['optimizer.safetensors', files['model.safetensors'], 'missing-tensor', /exp_avg\.transformer/],
       ['optimizer.safetensors', files['optimizer.safetensors'].slice(0, -4), 'invalid-file', /length|cut short/],
     ]) {

@@ -291,13 +291,34 @@ describe('iterables', () => {
     assert.ok((await stepsOf(lm.train(stream(), { batchTokens: 64 }))).length > 3);
     await assert.rejects(
       stepsOf(lm.train(stream(), { steps: 1000, batchTokens: 64 })),
-      code('invalid-argument', /read again, for 1000 steps/),
+      code('invalid-argument', /read again, for epoch 2, got its end after \d+ steps/),
     );
     await assert.rejects(stepsOf(lm.train(stream(), { schedule: 'cosine' })), code('invalid-argument', /steps/));
     await assert.rejects(stepsOf(lm.train(stream(), { evalFraction: 0.1, steps: 2 })), code('invalid-argument', /evalData/));
     await assert.rejects(stepsOf(lm.train(stream(), { evalData: [], steps: 2 })), code('invalid-argument', /evalData/));
     const [step] = await stepsOf(lm.train(stream(), { evalData: stream(), evalEvery: 1, steps: 1 }));
     assert.ok(step.evalLoss > 0);
+    await lm.dispose();
+  });
+
+  test('one without an example is read once', async () => {
+    const lm = await create(
+      { ...config, vocab_size: 259, eos_token_id: null },
+      { seed: 1, tokenizer: { 'tokenizer.json': json(byteTokenizer()) }, worker: false },
+    );
+    let read = 0;
+    const data = {
+      *[Symbol.iterator]() {
+        read += 1;
+        yield* ['', ''];
+      },
+    };
+    for (const entries of [['', ''], data])
+      await assert.rejects(
+        stepsOf(lm.train(entries, { steps: 3, signal: AbortSignal.timeout(5000) })),
+        code('invalid-argument', /dataset: expected at least one example, got none/),
+      );
+    assert.equal(read, 1);
     await lm.dispose();
   });
 
@@ -389,6 +410,10 @@ describe('what is refused, before anything is learned', () => {
     throws(counting, { dropout: 1 }, /dropout/);
     throws(counting, { schedule: 'exotic' }, /schedule/);
     throws(counting, { sample: { topQ: 1 } }, /topQ/);
+    throws(counting, { sample: { cache: {} } }, /sample\.cache: expected none/);
+    throws(counting, { sample: { signal: AbortSignal.abort() } }, /sample\.signal: expected none/);
+    throws(counting, { sample: { doSample: true, numReturnSequences: 2 } }, /sample\.numReturnSequences: expected none/);
+    throws(counting, { sample: { inputIds: [[1], [2]] } }, /sample: expected one prompt, got 2/);
     throws(counting, { evalData: 5 }, /evalData/);
     throws(counting, { evalData: counting, evalFraction: 0.1 }, /evalFraction/);
     throws(undefined, {}, /dataset: expected/);
@@ -407,7 +432,8 @@ describe('what is refused, before anything is learned', () => {
     await rejects([{ inputIds: [1, 2], labels: [1, -100] }], {}, /example 0: labels: expected at least one that counts/);
     await rejects([{ inputIds: [1, 2], extra: 1 }], {}, /example 0: expected a text/);
     await rejects([{ inputIds: Array(33).fill(1) }], {}, /example 0: expected at most maxLength, 32 tokens .*got 33/);
-    await rejects(counting, { maxLength: 64 }, /maxLength/);
+    await rejects(counting, { maxLength: 64 }, /maxLength: expected at most 32, got 64/);
+    await rejects(counting, { maxLength: 1 }, /maxLength: expected at least 2, got 1/);
     await rejects(counting, { objective: 'seq2seq' }, /objective: expected 'causal'/, 'unsupported');
     await rejects(counting, { evalData: [{ inputIds: [1, 99] }] }, /evalData, example 0: inputIds/);
     await rejects(counting, { resume: true }, /resume: expected a model that has been trained/);
@@ -441,8 +467,120 @@ describe('what is refused, before anything is learned', () => {
   });
 });
 
+test('a training that was aborted while it started does not let another in', async () => {
+  const lm = await make();
+  let open;
+  const opened = new Promise((resolve) => {
+    open = resolve;
+  });
+  class Slow extends Blob {
+    async arrayBuffer() {
+      await opened;
+      return super.arrayBuffer();
+    }
+  }
+  const abort = new AbortController();
+  const slow = lm.train({ file: new Slow(['x']) }, { signal: abort.signal }).next();
+  setTimeout(() => abort.abort(), 5);
+  await assert.rejects(slow, { name: 'AbortError' });
+  const training = lm.train(counting, { steps: 3, batchTokens: 64 });
+  await training.next();
+  open();
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  await assert.rejects(lm.train(counting).next(), code('busy', /another training runs/));
+  assert.deepEqual(
+    (await stepsOf(training)).map(({ step }) => step),
+    [2, 3],
+  );
+  await lm.dispose();
+});
+
+test('what learns nothing does not lose the last training', async () => {
+  const lm = await make();
+  const [reference, options] = [await make(), { batchTokens: 64, learningRate: 1e-2 }];
+  const expected = await stepsOf(reference.train(counting, { ...options, steps: 10 }));
+  let steps = await stepsOf(lm.train(counting, { ...options, steps: 2 }));
+  const aborted = () => {
+    const abort = new AbortController();
+    const training = stepsOf(lm.train(counting, { signal: abort.signal }));
+    queueMicrotask(() => abort.abort());
+    return training;
+  };
+  for (const fails of [
+    () => stepsOf(lm.train([])),
+    () => stepsOf(lm.train([{ inputIds: [1, 99] }])),
+    () => stepsOf(lm.train(new Set([{ inputIds: [1, 99] }]))),
+    () => stepsOf(lm.train(counting, { schedule: 'cosine', steps: 2, warmup: 9 })),
+    () => lm.loadAdapter(folderOf('none')),
+    () => lm.saveAdapter(),
+    () => lm.mergeAdapter(),
+    aborted,
+  ]) {
+    await assert.rejects(fails());
+    steps = [...steps, ...(await stepsOf(lm.train(counting, { resume: true, steps: steps.length + 1 })))];
+  }
+  assert.deepEqual(steps, expected);
+  await assert.rejects(stepsOf(lm.train([])), code('invalid-argument'));
+  const files = await lm.save(undefined, { optimizer: true });
+  assert.ok(files.some(({ name }) => name === 'optimizer.safetensors'));
+  for (const model of [lm, reference]) await model.dispose();
+});
+
+test('an adapter is saved between steps, and goes on learning after it', async () => {
+  const [lm, reference] = [await make(), await make()];
+  for (const model of [lm, reference]) await model.addAdapter({ targetModules: ['c_attn'], r: 2 });
+  const steps = [];
+  for await (const { step, loss } of lm.train(counting, { steps: 3, batchTokens: 64 })) {
+    steps.push([step, loss]);
+    assert.equal((await lm.saveAdapter()).length, 2);
+  }
+  await lm.saveAdapter();
+  for await (const { step, loss } of lm.train(counting, { resume: true, steps: 6 })) steps.push([step, loss]);
+  const expected = await stepsOf(reference.train(counting, { steps: 6, batchTokens: 64 }));
+  assert.deepEqual(
+    steps,
+    expected.map(({ step, loss }) => [step, loss]),
+  );
+  for (const model of [lm, reference]) await model.dispose();
+});
+
+test('epochs without number: the first step comes at once, and where a schedule needs their steps an abort ends the count', async () => {
+  const lm = await make({ worker: true });
+  assert.equal((await stepsOf(lm.train(counting, { epochs: 1e9, signal: AbortSignal.timeout(5000) }), 1)).length, 1);
+  const counted = stepsOf(lm.train(counting, { epochs: 1e9, schedule: 'cosine', signal: AbortSignal.timeout(200) }));
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  const began = performance.now();
+  await lm.memory();
+  assert.ok(performance.now() - began < 140, 'another call waits for the count');
+  await assert.rejects(counted, { name: 'TimeoutError' });
+  // The last step of epochs is known to be the last, whatever the schedule.
+  for (const schedule of ['constant', 'cosine']) {
+    const steps = await stepsOf(lm.train(counting, { epochs: 2, batchTokens: 128, evalFraction: 0.1, evalEvery: 1000, schedule }));
+    assert.deepEqual(
+      steps.map(({ evalLoss }) => evalLoss !== undefined),
+      steps.map((_, i) => i === steps.length - 1),
+    );
+  }
+  await lm.dispose();
+});
+
 for (const worker of [true, false]) {
   describe(worker ? 'ending, in a worker' : 'ending, in process', () => {
+    test('an abort while evaluation data are waited for', async () => {
+      const lm = await make({ worker });
+      let closed = 0;
+      const waiting = {
+        [Symbol.asyncIterator]: () => ({ next: () => new Promise(() => {}), return: async () => ({ done: ++closed > 0 }) }),
+      };
+      const training = lm.train(counting, { steps: 3, evalData: waiting, signal: AbortSignal.timeout(30) });
+      const late = setTimeout(() => lm.dispose(), 5000);
+      await assert.rejects(training.next(), { name: 'TimeoutError' });
+      clearTimeout(late);
+      assert.equal(closed, 1);
+      assert.equal((await stepsOf(lm.train(counting, { steps: 2 }))).length, 2);
+      await lm.dispose();
+    });
+
     test('an abort rejects with its reason and leaves a model that goes on as if nothing had been', async () => {
       const [a, b] = [await make({ worker }), await make({ worker })];
       const options = { steps: 6, batchTokens: 600, microBatchTokens: 16, seed: 5 };

@@ -27,7 +27,10 @@ export class Queue {
 /** Settles like `promise`, or rejects with the signal's reason if that aborts first. Leaves no listener behind. */
 export function untilAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (!signal) return promise;
-  if (signal.aborted) return Promise.reject(signal.reason);
+  if (signal.aborted) {
+    promise.catch(() => {});
+    return Promise.reject(signal.reason);
+  }
   return new Promise<T>((resolve, reject) => {
     const stop = onAbort(signal, () => reject(signal.reason));
     promise.then(resolve, reject).finally(stop);

@@ -56,18 +56,19 @@ export function safetensorsFile(name: string, tensors: readonly OutputTensor[]):
 /** Where files go: a folder's path (Node), a handle of a folder (browsers), or nowhere: they are returned. */
 export type Destination = string | FileSystemDirectoryHandle | undefined;
 
-/** Writes files. A file appears whole or not at all. */
+/** Writes files. A file appears whole or not at all. `stale`: names of files that are not to be beside them. */
 export async function writeFiles(
   files: readonly Output[],
   to: Destination,
   platform: FilePlatform,
   turn: () => Promise<void>,
+  stale: readonly string[] = [],
 ): Promise<SavedFile[] | undefined> {
   if (typeof to === 'string') {
     if (!platform.local) {
       throw new WasmformerError('unsupported', '[save] folder: a page has no paths: pass a directory handle, or nothing to get the files');
     }
-    return platform.local.write(to, files);
+    return platform.local.write(to, files, stale);
   }
   const saved: SavedFile[] = [];
   for (const { name, size, chunks } of files) {
@@ -91,5 +92,11 @@ export async function writeFiles(
     }
     saved.push({ name, bytes });
   }
-  return to ? undefined : saved;
+  if (!to) return saved;
+  for (const name of stale) {
+    await to.removeEntry(name).catch((reason) => {
+      if (reason?.name !== 'NotFoundError') throw reason;
+    });
+  }
+  return undefined;
 }

@@ -25,8 +25,11 @@ export interface LocalFiles {
   split(path: string): { folder: string; file: string };
   list(folder: string): Promise<string[]>;
   open(folder: string, file: string): Promise<ByteSource>;
-  /** Writes files into a folder, which is made where there is none: each under a name for the time being, all renamed at the end. */
-  write(folder: string, files: readonly Output[]): Promise<undefined>;
+  /**
+   * Writes files into a folder, which is made where there is none: each under a name for the time being, all renamed, in their order, at
+   * the end. Then those named by `stale` are removed.
+   */
+  write(folder: string, files: readonly Output[], stale: readonly string[]): Promise<undefined>;
 }
 
 /** A small JSON document kept beside the blobs: which blob is which file of which model. */

@@ -116,11 +116,16 @@ const local: LocalFiles = {
     const { size } = await stat(path);
     return new DiskSource(file, path, size);
   },
-  async write(folder, files) {
+  async write(folder, files, stale) {
     const drafts: [draft: string, target: string][] = [];
     try {
       await makeFolder(folder);
       await removeDrafts(folder, files);
+      for (const name of [...files.map(({ name }) => name), ...stale]) {
+        if ((await local.kind(join(folder, name))) === 'folder') {
+          throw new WasmformerError('invalid-argument', `[save] ${join(folder, name)}: expected a file, got a folder`);
+        }
+      }
       for (const { name, chunks } of files) {
         const target = join(folder, name);
         const draft = `${target}.${process.pid}.${Math.random().toString(36).slice(2)}.tmp`;
@@ -134,6 +139,7 @@ const local: LocalFiles = {
         }
       }
       for (const [draft, target] of drafts) await rename(draft, target);
+      for (const name of stale) await rm(join(folder, name), { force: true });
     } catch (cause) {
       for (const [draft] of drafts) await rm(draft, { force: true }).catch(() => {});
       if (cause instanceof WasmformerError) throw cause;

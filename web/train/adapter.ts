@@ -47,6 +47,8 @@ export interface AdapterHost {
   turn(): Promise<void>;
   /** Runs work as one turn in the queue of the model's calls, refused while a training runs. */
   exclusively<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>;
+  /** Runs work as one turn in the queue. */
+  queued<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>;
   model(): { native: Native; session: NativeSession; config: Readonly<Record<string, unknown>> };
 }
 
@@ -62,12 +64,12 @@ export class Adapter {
   }
 
   methods(): Methods {
-    const { exclusively } = this.#host;
+    const { exclusively, queued } = this.#host;
     return {
       addAdapter: (settings: AdapterSettings, seed: number, { signal }: Call) => exclusively(async () => this.#add(settings, seed), signal),
       loadAdapter: (source: Source, options: FileOptions, { signal }: Call) =>
         exclusively(() => this.#load(source, { ...options, signal }), signal),
-      saveAdapter: (to: Destination, { signal }: Call) => exclusively(() => this.#save(to), signal),
+      saveAdapter: (to: Destination, { signal }: Call) => queued(() => this.#save(to), signal),
       mergeAdapter: ({ signal }: Call) => exclusively(async () => this.#end('mergeAdapter'), signal),
       removeAdapter: ({ signal }: Call) => exclusively(async () => this.#end('removeAdapter'), signal),
     };

@@ -1,8 +1,9 @@
 import type { Client } from '../engine/client.ts';
+import { untilAborted } from '../engine/queue.ts';
 import { reading } from '../options.ts';
 import type { TrainStep } from '../types.ts';
 import type { Item } from './examples.ts';
-import { type CheckedTraining, checkItem, type Entries } from './options.ts';
+import { type CheckedTraining, checkItem, checkState, type Entries, iteratorOf } from './options.ts';
 import type { Want } from './training.ts';
 
 /** How much goes to the engine at once: entries, and characters or ids. */
@@ -30,7 +31,7 @@ class Reader {
       entries = await entries.skip(skip);
       skip = 0;
     }
-    const iterator = Symbol.asyncIterator in entries ? entries[Symbol.asyncIterator]() : entries[Symbol.iterator]();
+    const iterator = iteratorOf('train', entries);
     this.#iterator = iterator;
     while (skip-- > 0 && !(await iterator.next()).done);
   }
@@ -64,31 +65,33 @@ export async function* train(
   { request, data, evalData, signal }: CheckedTraining,
 ): AsyncGenerator<TrainStep, void, undefined> {
   const reader = new Reader(data, 'example');
+  const heldReader = new Reader(evalData, 'evalData, example');
   const id = ++trainings;
   const send = async (from: Reader, held: boolean) => {
-    await from.restart(0);
+    await untilAborted(from.restart(0), signal);
     for (let ended = false; !ended; ) {
-      const piece = await from.piece();
+      const piece = await untilAborted(from.piece(), signal);
       ended = piece.ended;
-      await client.call('feedTraining', [piece.items, held, ended], { signal });
+      await client.call('feedTraining', [id, piece.items, held, ended], { signal });
     }
   };
   const onEvent = async ({ skip }: Want) => {
     if (skip !== undefined) await reader.restart(skip);
     const { items, ended } = await reader.piece();
-    await client.call('feedTraining', [items, false, ended], { signal });
+    await client.call('feedTraining', [id, items, false, ended], { signal });
   };
   try {
-    await client.call('startTraining', [id, request], { signal });
-    if (request.hasEval && !request.evalFiles) await send(new Reader(evalData, 'evalData, example'), true);
+    await client.call('startTraining', [id, request], { signal, onEvent: checkState });
+    if (request.hasEval && !request.evalFiles) await send(heldReader, true);
     if (!request.streams && !request.files) await send(reader, false);
     for (;;) {
-      const step = await client.call<TrainStep | null>('trainStep', [], { signal, onEvent });
+      const step = await client.call<TrainStep | null>('trainStep', [id], { signal, onEvent });
       if (!step) return;
       yield step;
     }
   } finally {
     reader.close();
+    heldReader.close();
     await client.call('endTraining', [id]).catch(() => {});
   }
 }

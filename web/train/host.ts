@@ -15,14 +15,14 @@ import {
   type Tokenizer,
   writeFiles,
 } from '../files/index.ts';
-import { decodeText, isObject } from '../files/json.ts';
+import { decodeText } from '../files/json.ts';
 import type { CheckedPrompt, GenerateRequest } from '../options.ts';
 import type { FilePlatform } from '../platform/files.ts';
 import type { GenerateResult, ModelInfo, SavedFile, TrainStep } from '../types.ts';
 import { Adapter } from './adapter.ts';
 import { fail, type Item } from './examples.ts';
 import type { TextFiles, TrainRequest } from './options.ts';
-import { format, type Resumable, type TrainerState, Training } from './training.ts';
+import { type Resumable, type TrainerState, Training } from './training.ts';
 
 /** What a model that can be trained was made from. */
 export interface Origin {
@@ -56,26 +56,29 @@ export interface TrainingsHost {
 }
 
 const moments = ['exp_avg', 'exp_avg_sq'] as const;
+const trainingFiles = ['optimizer.safetensors', 'trainer_state.json'] as const;
 
 /** The engine's methods for training a model and saving it. The last training is kept, for one that goes on with it. */
 export class Trainings {
   readonly #host: TrainingsHost;
   #training: Training | null = null;
-  /** The number, chosen by the caller, of the training that runs. */
-  #active = 0;
+  /** The training that runs, under the number that the caller gave it. */
+  #active: { id: number; training?: Training } | null = null;
   readonly #adapter: Adapter;
 
   constructor(host: TrainingsHost) {
     this.#host = host;
     const exclusively = <T>(work: () => Promise<T>, signal: AbortSignal) =>
-      host.queue.run(() => {
+      host.queue.run(async () => {
         if (this.#active) throw new WasmformerError('busy', '[adapter] model: a training runs: leave its loop or abort it first');
+        this.#training?.suspend();
+        const result = await work();
         // What it was about to go on with is of other weights.
-        this.#training?.delete();
         this.#training = null;
-        return work();
+        return result;
       }, signal);
-    this.#adapter = new Adapter({ files: host.files, turn: host.turn, exclusively, model: host.trainee });
+    const queued = <T>(work: () => Promise<T>, signal: AbortSignal) => host.queue.run(work, signal);
+    this.#adapter = new Adapter({ files: host.files, turn: host.turn, exclusively, queued, model: host.trainee });
   }
 
   /** What is trained: the adapter, where there is one, and otherwise the weights. */
@@ -84,35 +87,48 @@ export class Trainings {
     return this.#adapter.parameters ?? native.call(() => session.parameters());
   }
 
+  #running(id: number): Training | undefined {
+    return this.#active?.id === id ? this.#active.training : undefined;
+  }
+
   methods(): Methods {
     return {
       ...this.#adapter.methods(),
       startTraining: (id: number, request: TrainRequest, call: Call) => this.#start(id, request, call),
-      feedTraining: (items: Item[], held: boolean, ended: boolean, call: Call) => this.#training?.feed(items, held, ended, call),
-      trainStep: (call: Call): Promise<TrainStep | null> | undefined => this.#training?.step(call),
+      feedTraining: (id: number, items: Item[], held: boolean, ended: boolean, call: Call) =>
+        this.#running(id)?.feed(items, held, ended, call),
+      trainStep: (id: number, call: Call): Promise<TrainStep | null> | undefined => this.#running(id)?.step(call),
       endTraining: (id: number) => {
-        if (this.#active === id) this.#active = 0;
+        if (this.#active?.id === id) this.#active = null;
       },
       save: (to: Destination, optimizer: boolean, call: Call) => this.#host.queue.run(() => this.#save(to, optimizer), call.signal),
     };
   }
 
-  async #start(id: number, request: TrainRequest, { signal }: Call): Promise<void> {
+  async #start(id: number, request: TrainRequest, call: Call): Promise<void> {
+    const { signal } = call;
     const { queue, turn } = this.#host;
     const trainee = this.#host.trainee();
     if (!trainee.origin && !this.#adapter.parameters) {
       fail('model', 'one made by create, or loaded with trainable: true, or with an adapter', 'a frozen one');
     }
     if (this.#active) throw new WasmformerError('busy', '[train] model: another training runs: leave its loop or abort it first');
-    this.#active = id;
+    const active: { id: number; training?: Training } = { id };
+    this.#active = active;
     try {
       const training = await queue.run(async () => {
-        const resumed = request.resume ? await this.#resumable(trainee, signal) : null;
-        const training = new Training(
+        const resumed = request.resume ? await this.#resumable(trainee, call) : null;
+        const training: Training = new Training(
           {
             ...trainee,
             // What was saved beside other weights is of no use to these.
             learned: () => delete trainee.origin?.training,
+            begin: (start) => {
+              // There is never room taken for two; where this one cannot begin, the last can still be gone on with.
+              this.#training?.suspend();
+              start();
+              this.#training = training;
+            },
             trained: () => this.#trained(),
             turn,
             queued: (work, signal) => queue.run(work, signal),
@@ -121,10 +137,9 @@ export class Trainings {
           request,
           resumed,
         );
-        this.#training?.delete();
-        this.#training = training;
         return training;
       }, signal);
+      active.training = training;
       for (const [files, held] of [
         [request.evalFiles, true],
         [request.files, false],
@@ -133,36 +148,49 @@ export class Trainings {
       }
       signal.throwIfAborted();
     } catch (reason) {
-      this.#active = 0;
+      if (this.#active === active) this.#active = null;
       throw reason;
     }
   }
 
   /** The last training here, or the one that the model was saved with. */
-  async #resumable({ origin }: Trainee, signal: AbortSignal): Promise<Resumable> {
+  async #resumable({ origin }: Trainee, { signal, emit }: Call): Promise<Resumable> {
+    this.#training?.suspend();
     const last = this.#training?.resumable;
-    if (last) {
-      // Copied, so that there is never room taken for two.
-      const held = new Map<string, [Float32Array, Float32Array]>();
-      for (const { name } of this.#trained()) held.set(name, last.moments(name));
-      return { state: last.state, moments: (name) => held.get(name) as [Float32Array, Float32Array] };
-    }
-    const saved =
-      origin?.training && (await openTraining(origin.training.source, { ...origin.training.options, signal }, this.#host.files));
+    if (last) return last;
+    const at = this.#adapter.parameters ? undefined : origin?.training;
+    const saved = at && (await openTraining(at.source, { ...at.options, signal }, this.#host.files));
     if (!saved) fail('resume', 'a model that has been trained, or was saved with optimizer: true', 'one without a training');
     const { state, moments: found } = saved;
-    if (state.format !== format || !Number.isSafeInteger(state.step) || !isObject(state.position) || !isObject(state.settings)) {
-      throw new WasmformerError('invalid-file', `[trainer_state.json] format: expected '${format}', got '${state.format}'`);
+    // The caller's side knows all options, and ends the call where the state is none.
+    emit(state);
+    if (state.weights !== (await this.#sum())) {
+      throw new WasmformerError('invalid-file', '[trainer_state.json] weights: expected those that it was saved with, got others');
     }
     return {
       state: state as unknown as TrainerState,
       moments: (name) =>
-        moments.map((moment) => {
+        moments.map((moment, squares) => {
+          const what = `[optimizer.safetensors] ${moment}.${name}`;
           const data = found.get(`${moment}.${name}`);
-          if (data) return data;
-          throw new WasmformerError('missing-tensor', `[optimizer.safetensors] ${moment}.${name}: no such tensor`);
+          if (!data) throw new WasmformerError('missing-tensor', `${what}: no such tensor`);
+          const wrong = data.find((value) => !(Math.abs(value) < Infinity && (!squares || value >= 0)));
+          if (wrong === undefined) return data;
+          throw new WasmformerError('invalid-file', `${what}: expected finite numbers${squares ? ' >= 0' : ''}, got ${wrong}`);
         }) as [Float32Array, Float32Array],
     };
+  }
+
+  /** A number that tells the weights from others. */
+  async #sum(): Promise<number> {
+    const { native, session } = this.#host.trainee();
+    let sum = 0;
+    for (const i of native.call(() => session.parameters()).keys()) {
+      const { buffer, byteOffset, length } = native.call(() => session.parameter(i)).data;
+      for (const bits of new Uint32Array(buffer, byteOffset, length)) sum = (Math.imul(sum, 31) + bits) | 0;
+      await this.#host.turn();
+    }
+    return sum;
   }
 
   /** Entries of text files. */
@@ -225,15 +253,16 @@ export class Trainings {
       if (!resumable)
         throw new WasmformerError('invalid-argument', '[save] optimizer: expected a model that has been trained, got one that has not');
       files.push(
-        jsonFile('trainer_state.json', resumable.state),
         safetensorsFile(
-          'optimizer.safetensors',
+          trainingFiles[0],
           parameters.flatMap(({ name, shape }) =>
             moments.map((moment, which) => ({ name: `${moment}.${name}`, shape, data: () => resumable.moments(name)[which] })),
           ),
         ),
+        // The last to get its name: what stands beside others than it was saved with is refused.
+        jsonFile(trainingFiles[1], { ...resumable.state, weights: await this.#sum() }),
       );
     }
-    return writeFiles(files, to, this.#host.files, this.#host.turn);
+    return writeFiles(files, to, this.#host.files, this.#host.turn, optimizer ? [] : trainingFiles);
   }
 }

@@ -1,4 +1,5 @@
 import type { Flat } from '../engine/flat.ts';
+import { WasmformerError } from '../errors.ts';
 import {
   boolean,
   type CheckedPrompt,
@@ -22,6 +23,7 @@ import {
 } from '../options.ts';
 import type { GenerateOptions, TrainData, TrainOptions } from '../types.ts';
 import type { Item, Objective } from './examples.ts';
+import { format } from './training.ts';
 
 /** Options of `train` that are kept with a saved training. */
 export interface TrainSettings {
@@ -112,6 +114,29 @@ const call: Record<string, Kind> = {
   signal,
 };
 
+/** Refuses what trainer_state.json says where no training can have written it. */
+export function checkState(state: Record<string, any>): void {
+  const file = 'trainer_state.json';
+  const need = (from: Record<string, unknown>, kinds: Record<string, Kind>, before = '') => {
+    for (const [name, { test, expected }] of Object.entries(kinds)) if (!test(from[name])) fail(file, before + name, expected, from[name]);
+  };
+  try {
+    const examples = kind('null or an integer >= 0', (value) => value === null || count.test(value));
+    need(state, { format: oneOf(format), step: count, position: object, examples, evalData: boolean, settings: object });
+    const { position, settings } = state;
+    need(position, { epoch: count, read: count, pool: count, used: count }, 'position.');
+    // Of an array all are within it: each update has an example of its own.
+    const most = state.examples ?? Infinity;
+    if (position.read + position.used > most || position.pool > position.read) fail(file, 'position', `one of ${most} examples`, position);
+    need(settings, { native: object }, 'settings.');
+    const { native: told, ...rest } = settings;
+    checked(file, told, native);
+    checked(file, rest, own);
+  } catch (cause) {
+    throw new WasmformerError('invalid-file', (cause as Error).message, { cause });
+  }
+}
+
 /** Checks `train`'s arguments, as far as that can be done before the data are read. */
 export function checkTrain(data: TrainData, options: TrainOptions | undefined, generationConfig: Record<string, unknown>): CheckedTraining {
   const given = checked(where, options, { ...trainKinds, ...call });
@@ -127,6 +152,11 @@ export function checkTrain(data: TrainData, options: TrainOptions | undefined, g
   const { sample = {} } = given;
   const asked: GenerateOptions & { prompt?: unknown } = typeof sample === 'string' || 'inputIds' in sample ? { prompt: sample } : sample;
   const { prompt, ...generate } = asked;
+  for (const name of ['cache', 'signal', 'numReturnSequences'] as const) {
+    if (generate[name] !== undefined) fail(where, `sample.${name}`, 'none', generate[name]);
+  }
+  const prompts = prompt === undefined ? [] : checkPrompts(where, prompt).prompts;
+  if (prompts.length > 1) fail(where, 'sample', 'one prompt', prompts.length);
   return {
     request: {
       settings: settings as unknown as TrainSettings,
@@ -137,8 +167,12 @@ export function checkTrain(data: TrainData, options: TrainOptions | undefined, g
       ...(held?.files ? { evalFiles: held.files } : {}),
       sample: {
         asked: given.sample !== undefined,
-        prompt: prompt === undefined ? null : checkPrompts(where, prompt).prompts[0],
-        request: resolveGeneration(where, { maxNewTokens: 64, seed: given.seed ?? 0, ...generate }, generationConfig),
+        prompt: prompts[0] ?? null,
+        request: resolveGeneration(
+          where,
+          { maxNewTokens: 64, seed: given.seed ?? 0, ...generate, numReturnSequences: 1 },
+          generationConfig,
+        ),
       },
     },
     data: source.entries,

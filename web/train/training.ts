@@ -30,7 +30,11 @@ export interface TrainerState {
   position: Position;
   /** Of an array how many, to tell whether it is the same; of a stream null. */
   examples: number | null;
+  /** Whether data to evaluate on were given beside them. */
+  evalData: boolean;
   settings: TrainSettings;
+  /** In a file: tells the weights that it goes with. */
+  weights?: number;
 }
 
 export interface Resumable {
@@ -53,6 +57,8 @@ export interface TrainHost {
   turn(): Promise<void>;
   /** The weights have changed. */
   learned(): void;
+  /** Makes way for this training, has it take its memory, and is gone on with from then on. */
+  begin(start: () => void): void;
   /** Runs work as one turn in the queue of the model's calls. */
   queued<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>;
   /** The text that the model writes now; `ids` go before where the caller gave no prompt. */
@@ -73,6 +79,13 @@ interface Piece {
 export interface TrainCall {
   signal: AbortSignal;
   emit(want: Want): void;
+}
+
+/** An update, where it leads, and whether it is known to be the last. */
+interface Next {
+  update: Update;
+  after: Position;
+  last: boolean;
 }
 
 /** The keys of random numbers beside the seed, so that no two uses share theirs. */
@@ -98,7 +111,7 @@ export class Training {
   #steps = Infinity;
   #step = 0;
   #position: Position = { epoch: 0, read: 0, pool: 0, used: 0 };
-  #updates: AsyncGenerator<{ update: Update; after: Position }> | null = null;
+  #updates: AsyncGenerator<Next, undefined> | null = null;
   #native: NativeTraining | null = null;
   /** The call that is being answered, and who waits for entries. */
   #call: TrainCall | null = null;
@@ -123,7 +136,7 @@ export class Training {
     this.#reading = reading;
     this.#masks =
       tokenizer && mask !== null ? { mask, special: new Set(tokenizer.specials.all), vocabSize, probability: maskProbability } : null;
-    if (resumed) this.#position = resumed.state.position;
+    if (resumed) ({ position: this.#position, step: this.#step } = resumed.state);
   }
 
   /** Takes entries of the data or, `held`, of what is never trained on. */
@@ -155,26 +168,29 @@ export class Training {
     const { signal } = call;
     this.#call = call;
     if (!this.#updates) {
-      await this.#host.queued(() => this.#begin(), signal);
+      await this.#host.queued(() => this.#check(), signal);
+      const { steps, epochs = 1, native } = this.#settings;
+      if (steps) this.#steps = steps;
+      // Others need not know where they end.
+      else if (native.schedule === 'linear' || native.schedule === 'cosine') this.#steps = await this.#countSteps(epochs, signal);
       this.#updates = this.#run();
     }
-    if (this.#step >= this.#steps) return null;
     const began = performance.now();
-    const { value: next, done } = await this.#updates.next();
-    if (done) return null;
-    return this.#host.queued(() => this.#take(next.update, next.after, began, signal), signal);
+    const next = this.#step < this.#steps && (await this.#updates.next()).value;
+    if (!this.#native) await this.#host.queued(async () => this.#begin(), signal);
+    return next ? this.#host.queued(() => this.#take(next, began, signal), signal) : null;
   }
 
   /** Everything is known of an array by now, nothing of a stream: what can be refused is refused here. */
-  async #begin(): Promise<void> {
-    const { native, session } = this.#host;
+  async #check(): Promise<void> {
     const { streams, hasEval } = this.#request;
-    const { evalFraction, evalEvery, steps, epochs, native: chosen } = this.#settings;
+    const { evalFraction, evalEvery, steps, native } = this.#settings;
     const count = this.#examples.length;
     if (!streams && count === 0) fail('dataset', 'at least one example', 'none');
     if (hasEval && this.#held.length === 0) fail('evalData', 'at least one example', 'none');
     if (this.#resumed) {
-      const { examples } = this.#resumed.state;
+      const { examples, evalData } = this.#resumed.state;
+      if (evalData && !hasEval) fail('evalData', 'those of before', 'none');
       if (examples !== (streams ? null : count)) {
         fail(
           'dataset',
@@ -186,31 +202,41 @@ export class Training {
     // Refuses a prompt that will not do, and generates nothing.
     if (this.#request.sample.prompt) await this.#host.sample(new Int32Array(0), AbortSignal.abort());
     if (!hasEval && (evalFraction || evalEvery)) this.#holdOut(evalFraction ?? 0.1);
-    this.#steps = steps ?? (streams ? Infinity : this.#countSteps(epochs ?? 1));
-    const ends = chosen.schedule === 'linear' || chosen.schedule === 'cosine';
-    if (ends && this.#steps === Infinity) fail('steps', `their number, for the schedule '${chosen.schedule}' over an iterable`, 'none');
+    if (streams && !steps && (native.schedule === 'linear' || native.schedule === 'cosine')) {
+      fail('steps', `their number, for the schedule '${native.schedule}' over an iterable`, 'none');
+    }
+  }
+
+  /** Takes the optimiser's memory. */
+  #begin(): void {
+    const { native, session } = this.#host;
+    const { streams } = this.#request;
     const all = [...this.#examples, ...this.#held];
     const longer = (example: Example) => Math.max(example.inputIds.length, example.decoderInputIds?.length ?? 0);
     // Of the tokens of a micro-batch, those on the side that has more of them.
     const share = streams ? 1 : all.reduce((most, example) => Math.max(most, longer(example) / example.tokens), 0);
     const total = streams ? Infinity : Math.max(tokensOf(this.#examples), tokensOf(this.#held));
     const options: Flat = {
-      ...chosen,
+      ...this.#settings.native,
       seed: this.#seed,
       ...(this.#steps < Infinity ? { steps: this.#steps } : {}),
       tokens: Math.ceil(share * Math.min(this.#microBatchTokens, total)),
       longest: streams ? this.#reading.maxLength : all.reduce((most, example) => Math.max(most, longer(example)), 0),
     };
-    const training = native.call(() => session.startTraining(options));
-    this.#native = training;
-    if (!this.#resumed) return;
-    const { state, moments } = this.#resumed;
-    for (const [index, { name }] of this.#host.trained().entries()) {
-      const [first, second] = moments(name);
-      native.call(() => training.setMoments(index, first, second));
-    }
-    native.call(() => training.setStep(state.step));
-    this.#step = state.step;
+    this.#host.begin(() => {
+      const training = native.call(() => session.startTraining(options));
+      try {
+        for (const [index, { name }] of this.#resumed ? this.#host.trained().entries() : []) {
+          const [first, second] = (this.#resumed as Resumable).moments(name);
+          native.call(() => training.setMoments(index, first, second));
+        }
+        native.call(() => training.setStep(this.#step));
+      } catch (reason) {
+        if (!native.death) training.delete();
+        throw reason;
+      }
+      this.#native = training;
+    });
     this.#resumed = null;
   }
 
@@ -226,11 +252,18 @@ export class Training {
     this.#examples = this.#examples.filter((_, i) => !out.has(i));
   }
 
-  #countSteps(epochs: number): number {
+  async #countSteps(epochs: number, signal: AbortSignal): Promise<number> {
     let count = 0;
+    let turned = performance.now();
     for (let epoch = 0; epoch < epochs; ++epoch) {
       let pool = 0;
-      for (const { examples } of this.#arrayPools(epoch, 0)) count += this.#updatesOf(examples, epoch, pool++).length;
+      for (const { examples } of this.#arrayPools(epoch, 0)) {
+        count += this.#updatesOf(examples, epoch, pool++).length;
+        if (performance.now() - turned < longestTask) continue;
+        await this.#host.turn();
+        signal.throwIfAborted();
+        turned = performance.now();
+      }
     }
     return count;
   }
@@ -257,7 +290,8 @@ export class Training {
   async *#streamPools(epoch: number, read: number): AsyncGenerator<{ examples: Example[]; size: number }> {
     const waiting: Example[][] = [];
     let want: Want = { skip: read };
-    for (let ended = false, taken = read; !ended || waiting.length > 0; ) {
+    let none = read === 0;
+    for (let ended = false; !ended || waiting.length > 0; ) {
       const examples: Example[] = [];
       let size = 0;
       for (let tokens = 0; tokens < poolUpdates * this.#batchTokens; ++size) {
@@ -272,15 +306,14 @@ export class Training {
         tokens += tokensOf(entry);
         for (const example of entry) examples.push(example);
       }
-      taken += size;
-      if (taken === 0) {
-        if (epoch === 0) fail('dataset', 'at least one example', 'none');
-        fail('dataset', `an iterable that can be read again, for ${this.#steps} steps`, `its end after ${this.#step}`);
-      }
+      none &&= examples.length === 0;
       // Numbers tell where in the data an example is, whatever pieces it came in.
       for (const [i, example] of examples.entries()) example.index = i;
       yield { examples, size };
     }
+    if (!none) return;
+    if (epoch === 0) fail('dataset', 'at least one example', 'none');
+    fail('dataset', `an iterable that can be read again, for epoch ${epoch + 1}`, `its end after ${this.#step} steps`);
   }
 
   #pull(want: Want): Promise<Piece> {
@@ -293,7 +326,7 @@ export class Training {
   }
 
   /** All updates from the present position on, each with the position after it. */
-  async *#run(): AsyncGenerator<{ update: Update; after: Position }> {
+  async *#run(): AsyncGenerator<Next, undefined> {
     let { epoch, read, pool, used } = this.#position;
     const { steps, epochs = steps === undefined ? 1 : Infinity } = this.#settings;
     for (; epoch < epochs; ++epoch, read = pool = used = 0) {
@@ -301,7 +334,11 @@ export class Training {
       for await (const { examples, size } of pools) {
         this.#first ??= examples[0] ?? null;
         const updates = this.#updatesOf(examples, epoch, pool);
-        for (; used < updates.length; ++used) yield { update: updates[used], after: { epoch, read, pool, used: used + 1 } };
+        const ends = !this.#request.streams && epoch + 1 === epochs && read + size === this.#examples.length;
+        while (used < updates.length) {
+          const update = updates[used++];
+          yield { update, after: { epoch, read, pool, used }, last: ends && used === updates.length };
+        }
         read += size;
         pool += 1;
         used = 0;
@@ -309,7 +346,7 @@ export class Training {
     }
   }
 
-  async #take(update: Update, after: Position, began: number, signal: AbortSignal): Promise<TrainStep> {
+  async #take({ update, after, last }: Next, began: number, signal: AbortSignal): Promise<TrainStep> {
     const { native, turn } = this.#host;
     const training = this.#native as NativeTraining;
     let tokens = 0;
@@ -328,7 +365,7 @@ export class Training {
     this.#position = after;
     const result: TrainStep = { step, epoch: after.epoch + 1, loss, learningRate, gradientNorm, tokens, tokensPerSecond };
     const { evalEvery = 100, sampleEvery = this.#request.sample.asked ? 100 : 0 } = this.#settings;
-    const due = (every: number) => step % every === 0 || step === this.#steps;
+    const due = (every: number) => step % every === 0 || step === this.#steps || last;
     if (this.#held.length > 0 && due(evalEvery)) result.evalLoss = await this.#evaluate(signal);
     if (sampleEvery > 0 && due(sampleEvery)) result.sample = await this.#host.sample(this.#prompt(), signal);
     return result;
@@ -379,6 +416,7 @@ export class Training {
         step: this.#step,
         position: this.#position,
         examples: this.#request.streams ? null : count,
+        evalData: this.#request.hasEval,
         settings: this.#settings,
       },
       moments: (name) => {
@@ -388,9 +426,13 @@ export class Training {
     };
   }
 
-  /** Gives the optimiser's memory back. */
-  delete(): void {
-    if (this.#native && !this.#host.native.death) this.#native.delete();
+  /** Gives the optimiser's memory back; what it takes to go on is copied. */
+  suspend(): void {
+    const { resumable } = this;
+    if (!this.#native || !resumable) return;
+    const held = new Map(this.#host.trained().map(({ name }) => [name, resumable.moments(name)]));
+    this.#resumed = { ...resumable, moments: (name) => held.get(name) as [Float32Array, Float32Array] };
+    this.#native.delete();
     this.#native = null;
   }
 }
@@ -410,7 +452,8 @@ function readingOf({ info, generationConfig, tokenizer, needTokenizer }: TrainHo
   }
   const context = contextLength || Infinity;
   const { maxLength = Math.min(context, maxTokens), truncate = false } = settings;
-  if (maxLength < 2 || (contextIsWall && maxLength > context)) fail('maxLength', `2 to ${context}`, maxLength);
+  if (maxLength < 2) fail('maxLength', 'at least 2', maxLength);
+  if (contextIsWall && maxLength > context) fail('maxLength', `at most ${context}`, maxLength);
   const id = (name: string) => ([generationConfig[name]].flat()[0] as number | undefined) ?? null;
   const own = tokenizer?.target ?? tokenizer;
   return {
