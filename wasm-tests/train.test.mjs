@@ -421,6 +421,8 @@ describe('what is refused, before anything is learned', () => {
     throws({ path: 'x' }, {}, /path/);
     const rejects = (data, options, message, expected = 'invalid-argument') =>
       assert.rejects(stepsOf(lm.train(data, { steps: 2, ...options })), code(expected, message));
+    await rejects({ [Symbol.iterator]: () => ({}) }, {}, /iterator: expected one with a function next/);
+    await rejects({ [Symbol.iterator]: () => ({ next: () => 5 }) }, {}, /example 0: expected a text/);
     await rejects([], {}, /dataset: expected at least one example, got none/);
     await rejects(['text'], {}, /no tokenizer/, 'unsupported');
     await rejects([{ source: 'a', target: 'b' }], {}, /example 0: expected one sequence/);
