@@ -2,7 +2,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { create, trainTokenizer } from '../dist/node.js';
+import { files } from './support/bundle.mjs';
 import { readJson } from './support/fixtures.mjs';
+import { numbers } from './support/tiny.mjs';
 
 const { corpora, cases } = readJson('tokenizer-training', 'expected.json');
 const hard = [
@@ -160,4 +162,43 @@ test('an abort ends the counting and the learning, with the signal’s reason', 
   assert.deepEqual(closed, ['empty', 'waiting']);
   // The worker is free for others.
   assert.equal((await trainTokenizer(['a'], { type: 'char' })).vocabSize, 5);
+});
+
+test('a long text is encoded in steps, with the ids and places it has as a whole', async () => {
+  const { openTokenizerOf } = await files();
+  const open = (parsed, more = []) => {
+    const added_tokens = [...parsed.added_tokens, ...more];
+    return openTokenizerOf({ 'tokenizer.json': new TextEncoder().encode(JSON.stringify({ ...parsed, added_tokens })) }, null, {}, {});
+  };
+  const flags = { lstrip: false, rstrip: false, normalized: false, single_word: false, special: false };
+  const draw = numbers(7);
+  const parts =
+    " |  |\n|\r\n|\t|a|b|A|é|e\u0301|\u0301|12|3|!|'s|'ll|[|]|[MASK]|</s>|<|你好|😀|\ud800|\u00a0|\u0085|\ufeff|\0|\u200d|\u3000".split(
+      '|',
+    );
+  const text = Array.from({ length: 60_000 }, () => parts[Math.floor(Math.abs(draw()) * parts.length)]).join('');
+  for (const type of ['char', 'bpe', 'wordpiece', 'digits']) {
+    const { json } = await trainTokenizer([text.slice(0, 20_000), ...corpora.english], {
+      type: type === 'digits' ? 'bpe' : type,
+      vocabSize: 600,
+      specialTokens: ['[UNK]', '[CLS]', '[SEP]', '[MASK]', '</s>'],
+    });
+    const parsed = JSON.parse(json);
+    if (type === 'digits')
+      parsed.pre_tokenizer = { type: 'Sequence', pretokenizers: [{ type: 'Digits', individual_digits: true }, parsed.pre_tokenizer] };
+    // A token with a space in it, which the text does not have, forbids to cut at spaces.
+    const whole = await open(parsed, [{ id: parsed.added_tokens.length + 10_000, content: 'no such', ...flags }]);
+    const tokenizer = await open(parsed);
+    assert.deepEqual(tokenizer.encodeFully(text), whole.encodeFully(text), type);
+    const counts = [tokenizer, whole].map((one) => {
+      const steps = one.encodeSteps(text);
+      for (let count = 0; ; ++count) {
+        const { value, done } = steps.next();
+        if (!done) continue;
+        assert.equal(value.length, tokenizer.encode(text).length);
+        return count;
+      }
+    });
+    assert.ok(counts[0] > counts[1] + 3, `${type}: ${counts} steps`);
+  }
 });

@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
-import { create, load } from '../dist/node.js';
+import { create, load, trainTokenizer } from '../dist/node.js';
 import { bundle } from './support/bundle.mjs';
 import { code } from './support/errors.mjs';
 import { folderOf, readJson, readTensors } from './support/fixtures.mjs';
@@ -421,6 +421,8 @@ describe('what is refused, before anything is learned', () => {
     throws({ path: 'x' }, {}, /path/);
     const rejects = (data, options, message, expected = 'invalid-argument') =>
       assert.rejects(stepsOf(lm.train(data, { steps: 2, ...options })), code(expected, message));
+    await rejects({ [Symbol.iterator]: () => ({}) }, {}, /iterator: expected one with a function next/);
+    await rejects({ [Symbol.iterator]: () => ({ next: () => 5 }) }, {}, /example 0: expected a text/);
     await rejects([], {}, /dataset: expected at least one example, got none/);
     await rejects(['text'], {}, /no tokenizer/, 'unsupported');
     await rejects([{ source: 'a', target: 'b' }], {}, /example 0: expected one sequence/);
@@ -646,4 +648,15 @@ test('a page’s tasks run while it learns in process', async () => {
   clearInterval(timer);
   assert.ok(gaps.length > 20, `${gaps.length} turns`);
   await lm.dispose();
+  // A long text is encoded in steps.
+  const { tokenizer } = await trainTokenizer([text], { type: 'char' });
+  const chars = await create({ ...config, vocab_size: tokenizer.vocabSize }, { tokenizer, worker: false });
+  const abort = new AbortController();
+  let turns = 0;
+  const count = setInterval(() => ++turns === 5 && abort.abort(), 1);
+  const training = chars.train(text.repeat(1000), { steps: 1, signal: abort.signal });
+  await assert.rejects(training.next(), { name: 'AbortError' });
+  clearInterval(count);
+  assert.ok(turns < 15, `${turns} turns until the abort`);
+  await chars.dispose();
 });

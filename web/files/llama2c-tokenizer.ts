@@ -75,7 +75,7 @@ export function readLlama2cTokenizer(bytes: Uint8Array, where: string): Tokenize
   return new VocabularyTokenizer({
     where,
     vocab,
-    encode: (texts, addSpecialTokens) => pipeline.encode(texts, addSpecialTokens),
+    steps: (texts, addSpecialTokens) => pipeline.steps(texts, addSpecialTokens),
     decoder: {
       type: 'Sequence',
       decoders: [{ type: 'ByteFallback' }, { type: 'Fuse' }, { type: 'Strip', content: ' ', start: 1, stop: 0 }],

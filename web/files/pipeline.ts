@@ -42,7 +42,20 @@ export interface Stages {
   postProcess: PostProcessor;
   /** The token a stretch of text begins with whatever comes after, and how long it is. */
   lead?: (text: string) => { id: number; length: number } | null;
+  /** Whether no token reaches over a place where a space follows something else, or depends on what is beyond it. */
+  apart?: boolean;
 }
+
+/** What steps lead to. */
+export function finished<T>(steps: Generator<undefined, T>): T {
+  for (;;) {
+    const { value, done } = steps.next();
+    if (done) return value;
+  }
+}
+
+/** UTF-16 units, or tokens, between two steps. */
+const kStride = 8192;
 
 /** A stretch of text, or the token that it is. */
 interface Section {
@@ -108,12 +121,18 @@ export class Pipeline {
     }
   }
 
-  /** @param postProcess instead of the tokenizer's own */
-  encode(texts: readonly string[], addSpecialTokens: boolean, postProcess = this.#stages.postProcess): Encoding {
-    const parts = postProcess(
-      texts.map((text, i) => this.#tokenize(text, i)),
-      addSpecialTokens,
-    );
+  encode(texts: readonly string[], addSpecialTokens: boolean, postProcess?: PostProcessor): Encoding {
+    return finished(this.steps(texts, addSpecialTokens, postProcess));
+  }
+
+  /**
+   * `encode` in steps, between which other work can be done.
+   * @param postProcess instead of the tokenizer's own
+   */
+  *steps(texts: readonly string[], addSpecialTokens: boolean, postProcess = this.#stages.postProcess): Generator<undefined, Encoding> {
+    const tokenized: Part[] = [];
+    for (const text of texts) tokenized.push(yield* this.#tokenize(text, tokenized.length));
+    const parts = postProcess(tokenized, addSpecialTokens);
     const encoding: Encoding = { ids: [], typeIds: [], offsets: [], sequence: [] };
     for (const { ids, typeIds, offsets, sequence } of parts) {
       for (let i = 0; i < ids.length; ++i) {
@@ -121,13 +140,14 @@ export class Pipeline {
         encoding.typeIds.push(typeIds[i] as number);
         encoding.offsets.push(offsets[i] as [number, number]);
         encoding.sequence.push(sequence);
+        if (i % kStride === 0) yield;
       }
     }
     return encoding;
   }
 
-  #tokenize(given: string, sequence: number): Part {
-    const { normalize, preTokenize, subwords, tokenOf, lead } = this.#stages;
+  *#tokenize(given: string, sequence: number): Generator<undefined, Part> {
+    const { normalize, preTokenize, subwords, tokenOf, lead, apart } = this.#stages;
     // Half a surrogate pair is no character; it keeps its place.
     const text = given.replace(/\p{Surrogate}/gu, '\ufffd');
     const part: Part = { ids: [], typeIds: [], offsets: [], sequence, tokens: [], text };
@@ -141,26 +161,38 @@ export class Pipeline {
       if (token !== null) emit(token.id, piece.text, offsetsOf(piece, 0, piece.text.length, text));
       return token !== null;
     };
-    for (const section of this.#raw.split({ text, at: 0, from: null })) {
-      if (take(section)) continue;
-      let { piece } = section;
-      const first = lead?.(piece.text) ?? null;
-      if (first !== null) {
-        emit(first.id, piece.text.slice(0, first.length), offsetsOf(piece, 0, first.length, text));
-        piece = slice(piece, first.length);
-      }
-      for (const inner of this.#normalized.split(normalize(piece))) {
-        if (take(inner)) continue;
-        for (const piece of preTokenize(inner.piece)) {
-          if (piece.text === '') continue;
-          const tokens = subwords(piece.text);
-          for (let i = 0; i < tokens.length; i += 3) {
-            const id = tokens[i] as number;
-            emit(id, tokenOf(id), offsetsOf(piece, tokens[i + 1] as number, tokens[i + 2] as number, text));
+    const space = /\P{White_Space}(?=[ \n])/gu;
+    let begin = 0;
+    do {
+      space.lastIndex = begin + kStride;
+      const end = apart && space.test(text) ? space.lastIndex : text.length;
+      for (const section of this.#raw.split(slice({ text, at: 0, from: null }, begin, end))) {
+        if (take(section)) continue;
+        let { piece } = section;
+        const first = lead?.(piece.text) ?? null;
+        if (first !== null) {
+          emit(first.id, piece.text.slice(0, first.length), offsetsOf(piece, 0, first.length, text));
+          piece = slice(piece, first.length);
+        }
+        let told = 0;
+        for (const inner of this.#normalized.split(normalize(piece))) {
+          if (take(inner)) continue;
+          for (const piece of preTokenize(inner.piece)) {
+            if (piece.text === '') continue;
+            const tokens = subwords(piece.text);
+            for (let i = 0; i < tokens.length; i += 3) {
+              const id = tokens[i] as number;
+              emit(id, tokenOf(id), offsetsOf(piece, tokens[i + 1] as number, tokens[i + 2] as number, text));
+            }
+            if (part.ids.length - told < kStride) continue;
+            told = part.ids.length;
+            yield;
           }
         }
       }
-    }
+      begin = end;
+      yield;
+    } while (begin < text.length);
     return part;
   }
 }

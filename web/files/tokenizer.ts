@@ -6,7 +6,7 @@ import { describeGguf } from './gguf-tokenizer.ts';
 import { isObject, type JsonObject, kindOf, own, parseJson } from './json.ts';
 import { readLlama2cTokenizer } from './llama2c-tokenizer.ts';
 import { compileNormalizer, type Fail } from './normalizer.ts';
-import { type AddedToken, type Encoding, Pipeline } from './pipeline.ts';
+import { type AddedToken, type Encoding, finished, Pipeline } from './pipeline.ts';
 import { compilePostProcessor, type PostProcessor, specialPart } from './post-processor.ts';
 import { compilePreTokenizer } from './pre-tokenizer.ts';
 import type { ModelFolder } from './source.ts';
@@ -60,6 +60,8 @@ export interface Tokenizer {
   /** What tokens inside a word begin with ("##"), where the model marks them so. */
   readonly subwordPrefix: string | null;
   encode(text: string, options?: EncodeOptions): number[];
+  /** `encode` in steps, between which other work can be done. */
+  encodeSteps(text: string, options?: EncodeOptions): Generator<undefined, number[]>;
   /** Ids with the segment, the place in the text and the text of each. */
   encodeFully(text: string, options?: EncodeOptions): Encoding;
   /** The id of a language's token, or null. */
@@ -91,7 +93,7 @@ export interface TokenizerParts {
   /** Token strings by id. */
   vocab: readonly (string | undefined)[];
   /** One or two texts. */
-  encode(texts: readonly string[], addSpecialTokens: boolean, around?: PostProcessor): Encoding;
+  steps(texts: readonly string[], addSpecialTokens: boolean, around?: PostProcessor): Generator<undefined, Encoding>;
   languages?: ReadonlyMap<string, number>;
   rule?: LanguageRule | null;
   /** The languages of texts where a call names none. */
@@ -156,7 +158,15 @@ export class VocabularyTokenizer implements Tokenizer {
     return this.encodeFully(text, options).ids;
   }
 
-  encodeFully(text: string, options: EncodeOptions = {}): Encoding {
+  *encodeSteps(text: string, options?: EncodeOptions): Generator<undefined, number[]> {
+    return (yield* this.#encoded(text, options)).ids;
+  }
+
+  encodeFully(text: string, options?: EncodeOptions): Encoding {
+    return finished(this.#encoded(text, options));
+  }
+
+  *#encoded(text: string, options: EncodeOptions = {}): Generator<undefined, Encoding> {
     const { pair, addSpecialTokens = true, asTarget = false } = options;
     for (const [name, value] of Object.entries({ text, pair: pair ?? '' })) {
       if (typeof value !== 'string')
@@ -164,7 +174,7 @@ export class VocabularyTokenizer implements Tokenizer {
     }
     const around = this.#around(options);
     if (asTarget && this.target !== null) return this.target.encodeFully(text, { pair, addSpecialTokens });
-    return this.#parts.encode(pair ? [text, pair] : [text], addSpecialTokens, around);
+    return yield* this.#parts.steps(pair ? [text, pair] : [text], addSpecialTokens, around);
   }
 
   /** What stands around a text in the languages of a call, where the model marks languages. */
@@ -457,6 +467,11 @@ function buildTokenizer(
       tokenOf: (id) => vocab[id] ?? '',
       postProcess: compilePostProcessor(own(json, 'post_processor'), idOf, fail),
       lead,
+      apart:
+        !native &&
+        !lead &&
+        [...added.values()].every(({ lstrip, rstrip, single_word, content }) => !(lstrip || rstrip || single_word || /\s/.test(content))) &&
+        keepsApart(own(json, 'normalizer'), own(json, 'pre_tokenizer'), model),
     });
   } catch (cause) {
     // Nested beyond the stack, say.
@@ -482,7 +497,7 @@ function buildTokenizer(
     specials,
     templates,
     findTemplates: (signal) => findTemplates(folder, signal),
-    encode: (texts, addSpecialTokens, around) => pipeline.encode(texts, addSpecialTokens, around),
+    steps: (texts, addSpecialTokens, around) => pipeline.steps(texts, addSpecialTokens, around),
     languages: codes,
     rule,
     source: tokenText(own(settings, 'src_lang')) ?? rule?.preset ?? null,
@@ -492,6 +507,20 @@ function buildTokenizer(
     subwordPrefix:
       isObject(model) && own(model, 'type') === 'WordPiece' ? (tokenText(own(model, 'continuing_subword_prefix')) ?? '##') : null,
   });
+}
+
+/** Whether what these stages make of a text up to a space is the same whatever comes then, and the other way round. */
+function keepsApart(normalizer: any, preTokenizer: any, model: any): boolean {
+  if (normalizer && normalizer.type !== 'BertNormalizer') return false;
+  if (!preTokenizer) {
+    // Nothing but characters.
+    const { type, merges, fuse_unk, continuing_subword_prefix, end_of_word_suffix, ignore_merges } = model;
+    return type === 'BPE' && merges.length === 0 && !(fuse_unk || continuing_subword_prefix || end_of_word_suffix || ignore_merges);
+  }
+  const all = preTokenizer.type === 'Sequence' ? preTokenizer.pretokenizers : [preTokenizer];
+  const cuts = ({ type, add_prefix_space, use_regex }: any) =>
+    type === 'ByteLevel' ? add_prefix_space === false && use_regex !== false : ['BertPreTokenizer', 'WhitespaceSplit'].includes(type);
+  return all.some(cuts) && all.every((one: any) => one.type === 'Digits' || cuts(one));
 }
 
 const kMostTokens = 2 ** 24;

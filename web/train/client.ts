@@ -39,7 +39,7 @@ class Reader {
   async piece(): Promise<{ items: Item[]; ended: boolean }> {
     const items: Item[] = [];
     for (let size = 0; items.length < mostEntries && size < mostCharacters; ) {
-      const { value, done } = await (this.#iterator as AsyncIterator<unknown>).next();
+      const { value, done } = Object(await (this.#iterator as AsyncIterator<unknown>).next());
       if (done) return { items, ended: true };
       const what = `${this.#name} ${this.#number++}`;
       const item = reading('train', () => checkItem(value, what));

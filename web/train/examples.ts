@@ -47,12 +47,12 @@ export function fail(what: string, expected: string, got: unknown): never {
   throw new WasmformerError('invalid-argument', `[train] ${what}: expected ${expected}, got ${got}`);
 }
 
-/** The examples an entry gives: one, or of a long text as many as it is cut into. `what` names it in errors. */
-export function examplesOf(item: Item, what: string, reading: Reading): Omit<Example, 'index'>[] {
+/** The examples an entry gives: one, or of a long text, in steps, as many as it is cut into. `what` names it in errors. */
+export function* examplesOf(item: Item, what: string, reading: Reading): Steps {
   const { objective } = reading;
   if ('text' in item) {
     if (objective === 'seq2seq') fail(what, '{ source, target }: the model is an encoder-decoder', 'a text');
-    return textExamples(item.text, what, reading);
+    return yield* textExamples(item.text, what, reading);
   }
   if (objective !== 'seq2seq' && ('source' in item || item.decoderInputIds)) {
     fail(what, 'one sequence: the model is no encoder-decoder', 'source' in item ? 'a pair' : 'decoderInputIds');
@@ -61,6 +61,7 @@ export function examplesOf(item: Item, what: string, reading: Reading): Omit<Exa
 }
 
 type Ids = Extract<Item, { inputIds: Int32Array }>;
+type Steps = Generator<undefined, Omit<Example, 'index'>[]>;
 type Made = Omit<Example, 'index' | 'tokens'>;
 
 function checked(made: Made, what: string, { objective, vocabSize, sourceVocabSize, maxTokens }: Reading): Omit<Example, 'index'> {
@@ -131,12 +132,12 @@ function pair(item: Exclude<Item, { text: string }>, what: string, reading: Read
 }
 
 /** A text: whole, or in windows. */
-function textExamples(text: string, what: string, reading: Reading): Omit<Example, 'index'>[] {
+function* textExamples(text: string, what: string, reading: Reading): Steps {
   const tokenizer = reading.needTokenizer();
   const { objective, maxLength, truncate, eos } = reading;
   let windows: Int32Array[] = [];
   if (objective === 'causal') {
-    const encoded = tokenizer.encode(text);
+    const encoded = yield* tokenizer.encodeSteps(text);
     const ids = Int32Array.from(eos === null || encoded.at(-1) === eos ? encoded : [...encoded, eos]);
     // Windows share a token, which the one ends with and the other begins with, so that every token but the first is predicted once.
     for (let at = 0; at + 1 < ids.length; at += maxLength - 1) windows.push(ids.slice(at, at + maxLength));
@@ -145,7 +146,7 @@ function textExamples(text: string, what: string, reading: Reading): Omit<Exampl
     const around = tokenizer.encode('');
     const before = around.slice(0, Math.ceil(around.length / 2));
     const after = around.slice(before.length);
-    const ids = tokenizer.encode(text, { addSpecialTokens: false });
+    const ids = yield* tokenizer.encodeSteps(text, { addSpecialTokens: false });
     const room = maxLength - around.length;
     if (room < 1) fail('maxLength', `more than the ${around.length} special tokens`, maxLength);
     for (let at = 0; at < ids.length; at += room) windows.push(Int32Array.from([...before, ...ids.slice(at, at + room), ...after]));

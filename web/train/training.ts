@@ -147,11 +147,17 @@ export class Training {
     let turned = performance.now();
     for (const item of items) {
       const what = `${held ? 'evalData, ' : ''}example ${this.#seen[kind]++}`;
-      found.push(examplesOf(item, what, this.#reading).map((example) => ({ ...example, index: count++ })));
-      if (performance.now() - turned < longestTask) continue;
-      await this.#host.turn();
-      signal.throwIfAborted();
-      turned = performance.now();
+      const steps = examplesOf(item, what, this.#reading);
+      for (;;) {
+        const { value, done } = steps.next();
+        if (done) found.push(value.map((example) => ({ ...example, index: count++ })));
+        if (performance.now() - turned >= longestTask) {
+          await this.#host.turn();
+          signal.throwIfAborted();
+          turned = performance.now();
+        }
+        if (done) break;
+      }
     }
     if (this.#hand && !held) this.#hand({ entries: found, ended });
     else for (const example of found.flat()) (held ? this.#held : this.#examples).push(example);
