@@ -599,7 +599,7 @@ export interface TrainOptions {
   sample?: Prompt | (GenerateOptions & { prompt?: Prompt });
   /**
    * Go on where the model's last training, or the one it was saved with (`save(folder, { optimizer: true })`), stopped. Options that are
-   * not given are as they were; data, `evalData` and `sample` have to be given again.
+   * not given are as they were; data, `evalData` (where there were some) and `sample` have to be given again.
    */
   resume?: boolean;
   /** Ends the training after the micro-batch it is at; the iteration rejects with its reason, and the model stays usable. */
@@ -628,7 +628,7 @@ export interface TrainStep {
 
 /** How to save. */
 export interface SaveOptions {
-  /** Save the optimiser's state and the position in the data too: twice the model's size. Default `false`. */
+  /** Save the optimiser's state and the position in the data too: twice the model's size. Default `false`: an older state in the folder goes. */
   optimizer?: boolean;
   /** Abandons a save that waits for its turn. */
   signal?: AbortSignal;
