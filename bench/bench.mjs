@@ -8,7 +8,7 @@ import { gzipSync } from 'node:zlib';
 import { launchChromium } from '../scripts/chromium.mjs';
 import { root } from '../scripts/run.mjs';
 import { readArguments } from './arguments.mjs';
-import { openInNode, openInPage, parseContender } from './contenders.mjs';
+import { libraries, openInNode, openInPage, parseContender } from './contenders.mjs';
 import { prepareModel } from './files.mjs';
 import { plot } from './plot.mjs';
 import { between, floorsTable, judge, report, rowTable, summaryTable } from './report.mjs';
