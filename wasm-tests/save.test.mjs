@@ -8,6 +8,7 @@ import { create, load } from '../dist/node.js';
 import { code } from './support/errors.mjs';
 import { folderOf, readTensors } from './support/fixtures.mjs';
 import { byteTokenizer } from './support/tiny.mjs';
+import { stepsOf, weightsOf } from './support/training.mjs';
 
 const place = mkdtempSync(join(tmpdir(), 'wasmformer-save-'));
 after(() => rmSync(place, { recursive: true }));
@@ -30,27 +31,12 @@ const make = (options) => create(config, { seed: 1, tokenizer, worker: false, th
 const texts = Array.from({ length: 40 }, (_, i) => 'abcdefgh'.slice(i % 5, 4 + (i % 5)).repeat(1 + (i % 4)));
 const recordOf = (files) => Object.fromEntries(files.map(({ name, bytes }) => [name, bytes]));
 
-async function run(training, most = Infinity) {
-  const steps = [];
-  for await (const { tokensPerSecond: _, ...step } of training) {
-    steps.push(step);
-    if (steps.length === most) break;
-  }
-  return steps;
-}
-
-async function weightsOf(lm) {
-  const all = {};
-  for (const { name } of await lm.parameters()) all[name] = (await lm.parameter(name)).data;
-  return all;
-}
-
 const logitsOf = async (lm, inputIds = [97, 98, 99]) => (await lm.forward({ inputIds: [inputIds] }))[0].logits;
 
 describe('a folder', () => {
   test('has the files transformers would write, and loads again bit for bit', async () => {
     const lm = await make();
-    await run(lm.train(texts, { steps: 3, learningRate: 1e-2 }));
+    await stepsOf(lm.train(texts, { steps: 3, learningRate: 1e-2 }));
     const folder = newFolder();
     assert.equal(await lm.save(folder), undefined);
     assert.deepEqual(readdirSync(folder).sort(), [
@@ -225,18 +211,18 @@ describe('a saved training goes on bit for bit', () => {
     for (const stop of [2, given.steps - 5]) {
       test(`${name}, stopped after ${stop} steps`, async () => {
         const whole = await make();
-        const steps = await run(whole.train(data, given));
+        const steps = await stepsOf(whole.train(data, given));
         assert.equal(steps.length, given.steps);
         const first = await make();
-        assert.deepEqual(await run(first.train(data, given), stop), steps.slice(0, stop));
+        assert.deepEqual(await stepsOf(first.train(data, given), stop), steps.slice(0, stop));
         const folder = newFolder();
         await first.save(folder, { optimizer: true });
         const held = given.evalData ? { evalData: given.evalData } : {};
         // From the folder, in another model; and in the one that stopped.
         const second = await load(folder, { trainable: true, worker: stop === 2 });
-        assert.deepEqual(await run(second.train(data, { resume: true, ...held })), steps.slice(stop));
+        assert.deepEqual(await stepsOf(second.train(data, { resume: true, ...held })), steps.slice(stop));
         assert.deepEqual(await weightsOf(second), await weightsOf(whole));
-        assert.deepEqual(await run(first.train(data, { resume: true, ...held })), steps.slice(stop));
+        assert.deepEqual(await stepsOf(first.train(data, { resume: true, ...held })), steps.slice(stop));
         assert.deepEqual(await weightsOf(first), await weightsOf(whole));
         const [a, b] = [await first.save(undefined, { optimizer: true }), await whole.save(undefined, { optimizer: true })];
         const optimizer = (files) => Buffer.from(recordOf(files)['optimizer.safetensors']);
@@ -257,14 +243,17 @@ describe('a saved training goes on bit for bit', () => {
       if (step.step === 5) await lm.save(folder, { optimizer: true });
     }
     const again = await load(folder, { trainable: true, worker: false });
-    await assert.rejects(run(again.train(texts.slice(1), { resume: true })), code('invalid-argument', /the 40 examples of before, got 39/));
     await assert.rejects(
-      run(again.train(entries, { resume: true, evalData: texts })),
+      stepsOf(again.train(texts.slice(1), { resume: true })),
+      code('invalid-argument', /the 40 examples of before, got 39/),
+    );
+    await assert.rejects(
+      stepsOf(again.train(entries, { resume: true, evalData: texts })),
       code('invalid-argument', /examples of before, got an iterable/),
     );
-    assert.deepEqual(await run(again.train(texts, { resume: true })), steps.slice(5));
+    assert.deepEqual(await stepsOf(again.train(texts, { resume: true })), steps.slice(5));
     // And further than was planned.
-    const more = await run(again.train(texts, { resume: true, steps: 14 }));
+    const more = await stepsOf(again.train(texts, { resume: true, steps: 14 }));
     assert.deepEqual(
       more.map(({ step }) => step),
       [13, 14],
@@ -275,16 +264,16 @@ describe('a saved training goes on bit for bit', () => {
 
   test('the state that was loaded is not for weights that have changed since', async () => {
     const lm = await make();
-    await run(lm.train(texts, { steps: 2 }));
+    await stepsOf(lm.train(texts, { steps: 2 }));
     const again = await load(recordOf(await lm.save(undefined, { optimizer: true })), { trainable: true, worker: false });
-    await assert.rejects(run(again.train([])), code('invalid-argument', /dataset/));
-    assert.equal((await run(again.train(texts, { resume: true, steps: 3 })))[0].step, 3);
-    await run(again.train(texts, { steps: 1 }));
-    await assert.rejects(run(again.train([])), code('invalid-argument', /dataset/));
-    assert.equal((await run(again.train(texts, { resume: true, steps: 2 })))[0].step, 2);
+    await assert.rejects(stepsOf(again.train([])), code('invalid-argument', /dataset/));
+    assert.equal((await stepsOf(again.train(texts, { resume: true, steps: 3 })))[0].step, 3);
+    await stepsOf(again.train(texts, { steps: 1 }));
+    await assert.rejects(stepsOf(again.train([])), code('invalid-argument', /dataset/));
+    assert.equal((await stepsOf(again.train(texts, { resume: true, steps: 2 })))[0].step, 2);
     await again.addAdapter({ targetModules: ['c_attn'] });
     await again.removeAdapter();
-    await assert.rejects(run(again.train(texts, { resume: true })), code('invalid-argument', /resume/));
+    await assert.rejects(stepsOf(again.train(texts, { resume: true })), code('invalid-argument', /resume/));
     await again.dispose();
     await lm.dispose();
   });
@@ -292,14 +281,14 @@ describe('a saved training goes on bit for bit', () => {
   test('a save without the optimiser leaves no older state; one that is left beside other weights is refused', async () => {
     const lm = await make();
     const folder = newFolder();
-    await run(lm.train(texts, { steps: 2, batchTokens: 48 }));
+    await stepsOf(lm.train(texts, { steps: 2, batchTokens: 48 }));
     await lm.save(folder, { optimizer: true });
     const names = ['trainer_state.json', 'optimizer.safetensors'];
     const old = Object.fromEntries(names.map((name) => [name, readFileSync(join(folder, name))]));
     await (await make({ seed: 2 })).save(folder);
     for (const name of names) assert.ok(!existsSync(join(folder, name)), name);
     const other = await load({ ...recordOf(await (await make({ seed: 2 })).save()), ...old }, { trainable: true, worker: false });
-    await assert.rejects(run(other.train(texts, { resume: true, steps: 3 })), code('invalid-file', /weights/));
+    await assert.rejects(stepsOf(other.train(texts, { resume: true, steps: 3 })), code('invalid-file', /weights/));
     await other.dispose();
     await lm.dispose();
   });
@@ -307,11 +296,11 @@ describe('a saved training goes on bit for bit', () => {
   test('a save that something is in the way of leaves the old files', async () => {
     const lm = await make();
     const folder = newFolder();
-    await run(lm.train(texts, { steps: 2, batchTokens: 48 }));
+    await stepsOf(lm.train(texts, { steps: 2, batchTokens: 48 }));
     await lm.save(folder);
     mkdirSync(join(folder, 'optimizer.safetensors'));
     const before = readFileSync(join(folder, 'model.safetensors'));
-    await run(lm.train(texts, { steps: 3, resume: true }));
+    await stepsOf(lm.train(texts, { steps: 3, resume: true }));
     for (const optimizer of [true, false])
       await assert.rejects(
         lm.save(folder, { optimizer }),
@@ -325,15 +314,18 @@ describe('a saved training goes on bit for bit', () => {
   test('evaluation data that a training had are asked for again', async () => {
     const lm = await make();
     const evalData = texts.slice(0, 3);
-    await run(lm.train(texts, { steps: 4, batchTokens: 48, evalData, evalEvery: 2 }), 2);
-    await assert.rejects(run(lm.train(texts, { resume: true })), code('invalid-argument', /evalData: expected those of before, got none/));
-    assert.equal((await run(lm.train(texts, { resume: true, evalData }))).length, 2);
+    await stepsOf(lm.train(texts, { steps: 4, batchTokens: 48, evalData, evalEvery: 2 }), 2);
+    await assert.rejects(
+      stepsOf(lm.train(texts, { resume: true })),
+      code('invalid-argument', /evalData: expected those of before, got none/),
+    );
+    assert.equal((await stepsOf(lm.train(texts, { resume: true, evalData }))).length, 2);
     await lm.dispose();
   });
 
   test('a state that is not one is refused', async () => {
     const lm = await make();
-    await run(lm.train(texts, { steps: 1 }));
+    await stepsOf(lm.train(texts, { steps: 1 }));
     const files = recordOf(await lm.save(undefined, { optimizer: true }));
     const state = JSON.parse(new TextDecoder().decode(files['trainer_state.json']));
     const changed = ([path, value, message]) => {
@@ -354,8 +346,8 @@ describe('a saved training goes on bit for bit', () => {
       ['optimizer.safetensors', files['optimizer.safetensors'].slice(0, -4), 'invalid-file', /length|cut short/],
     ]) {
       const bad = await load({ ...files, [name]: bytes }, { trainable: true, worker: false });
-      await assert.rejects(run(bad.train(texts, { resume: true })), code(expected, message), name);
-      assert.equal((await run(bad.train(texts, { steps: 1 }))).length, 1);
+      await assert.rejects(stepsOf(bad.train(texts, { resume: true })), code(expected, message), name);
+      assert.equal((await stepsOf(bad.train(texts, { steps: 1 }))).length, 1);
       await bad.dispose();
     }
     await lm.dispose();

@@ -9,6 +9,7 @@ import { bundle } from './support/bundle.mjs';
 import { code } from './support/errors.mjs';
 import { folderOf, readJson, readTensors } from './support/fixtures.mjs';
 import { byteTokenizer, random } from './support/tiny.mjs';
+import { stepsOf, weightsOf } from './support/training.mjs';
 
 const config = { model_type: 'gpt2', vocab_size: 20, n_embd: 16, n_layer: 1, n_head: 2, n_positions: 32 };
 const pairConfig = {
@@ -33,23 +34,6 @@ const bytesAsTokens = {
   'tokenizer.json': json(byteTokenizer()),
   'tokenizer_config.json': json({ bos_token: '<bos>', eos_token: '<eos>' }),
 };
-
-/** Everything but how fast it was. */
-async function stepsOf(training, most = Infinity) {
-  const steps = [];
-  for await (const { tokensPerSecond, ...step } of training) {
-    assert.ok(tokensPerSecond > 0);
-    steps.push(step);
-    if (steps.length === most) break;
-  }
-  return steps;
-}
-
-async function weightsOf(lm) {
-  const all = {};
-  for (const { name } of await lm.parameters()) all[name] = (await lm.parameter(name)).data;
-  return all;
-}
 
 describe('five steps of AdamW with warm-up, cosine and clipping are PyTorch’s', () => {
   const { options, ...runs } = readJson('training', 'expected.json');

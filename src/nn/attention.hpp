@@ -31,7 +31,8 @@ struct AttentionCore {
   Tensor over_caches(Context& ctx, const Tensor& q, const Batch& batch, Caches caches, bool own,
                      const RelativeBias::Table* relative = nullptr) const;
   // q (T, H * Dk), k (S, Hk * Dk), v (S, Hk * Dv); sequence i of the queries sees sequence i of the keys -> (T, H * Dv).
-  // Under a tape exactly, with the weights kept for its backward, and with dropout of weights where the context has it; otherwise the same bits as over caches. `key_bias`: as a batch's.
+  // Under a tape exactly, with the weights kept for its backward, and with dropout of weights where the context has it; otherwise the
+  // same bits as over caches. `key_bias`: as a batch's.
   Tensor over_rows(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, std::span<const size_t> query_offsets,
                    std::span<const size_t> key_offsets, std::span<const float* const> key_bias = {},
                    const RelativeBias::Table* relative = nullptr) const;

@@ -105,9 +105,7 @@ uint64_t Trainer::workspace_bytes() {
   const auto measured = [&](size_t sequences, size_t tokens) {
     Arena arena(size_t{1} << 12);
     Dropout dropout{options_.dropout, {options_.seed, 0, 0}};
-    Context ctx = context(&dropout);
-    const Context used{arena, nullptr, nullptr, 0, ctx.pool, ctx.dropout, ctx.checkpoint};
-    rehearse(model_, used, sequences, tokens);
+    rehearse(model_, context(arena, &dropout), sequences, tokens);
     return static_cast<double>(arena.peak_bytes());
   };
   const double n = static_cast<double>(length), one = measured(1, length), two = measured(2, length);
@@ -119,8 +117,8 @@ uint64_t Trainer::workspace_bytes() {
   return static_cast<uint64_t>(1.15 * (one + tokens * (a_token + longest * a_pair) + logits));
 }
 
-Context Trainer::context(Dropout* dropout) {
-  Context ctx{arena_};
+Context Trainer::context(Arena& arena, Dropout* dropout) const {
+  Context ctx{arena};
   ctx.pool = threads_;
   ctx.dropout = options_.dropout > 0 ? dropout : nullptr;
   ctx.checkpoint = options_.checkpointing;
@@ -170,7 +168,7 @@ LossSum Trainer::accumulate(LossBatch batch) {
   expect_batch(model_, batch, kWhere);
   if (batches_ == 0) clear();  // of what others, asking for gradients, have left
   Dropout dropout{options_.dropout, {options_.seed, step_ + 1, batches_ * kSites}};
-  const LossSum sum = add_gradients(model_, context(&dropout), batch, 1);
+  const LossSum sum = add_gradients(model_, context(arena_, &dropout), batch, 1);
   if (!std::isfinite(sum.sum)) diverge("finite loss", sum.mean());
   // Guessing evenly costs ln V: far beyond that, and beyond what the model began with, nothing is being learned.
   if (!first_loss_) first_loss_ = sum.mean();
@@ -197,7 +195,7 @@ TrainStep Trainer::update() {
   kernels::AdamStep adam{
       options_.schedule.at(step),         options_.beta1, options_.beta2,     options_.epsilon, 0, 1 - std::pow(options_.beta1, step),
       1 - std::pow(options_.beta2, step), share * clip,   !options_.decoupled};
-  const Context ctx = context(nullptr);
+  const Context ctx = context(arena_, nullptr);
   for (Moments& moments : moments_) {
     adam.weight_decay = moments.weight->use() == Weight::Use::kVector ? 0 : options_.weight_decay;
     constexpr size_t kPiece = 1024;  // floats that one thread changes at a time
@@ -218,7 +216,7 @@ LossSum Trainer::evaluate(const LossBatch& batch) {
   LossBatch plain = batch;
   plain.smoothing = 0;
   expect_batch(model_, plain, kWhere);
-  return loss(model_, context(nullptr), plain);
+  return loss(model_, context(arena_, nullptr), plain);
 }
 
 size_t Trainer::index_of(const Parameter& parameter) const {

@@ -69,7 +69,7 @@ class Trainer {
     Buffer first, second;  // (weight rows, weight cols)
   };
 
-  Context context(Dropout* dropout);
+  Context context(Arena& arena, Dropout* dropout) const;
   size_t index_of(const Parameter& parameter) const;  // of its weight's moments
   void clear();
   [[noreturn]] void diverge(const char* what, double value);
