@@ -20,22 +20,22 @@ struct Relu {
 };
 
 struct Gelu {
-  static F32 cdf(F32 x) { return constant<0.5f>() * (constant<1.0f>() + simd::erf(x * constant<0.70710678118654752f>())); }
-  static F32 value(F32 x) { return x * cdf(x); }
+  static F32 value(F32 x) { return x * simd::normal_cdf(x); }
   static F32 slope(F32 x) {
     const F32 pdf = simd::exp(constant<-0.5f>() * x * x) * constant<0.39894228040143268f>();  // 1 / sqrt(2 pi)
-    return mul_add(x, pdf, cdf(x));
+    return mul_add(x, pdf, simd::normal_cdf(x));
   }
 };
 
 struct GeluTanh {
-  static constexpr float kRoot = 0.79788456080286536f, kCubic = 0.044715f;  // sqrt(2 / pi)
-  static F32 inner(F32 x) { return simd::tanh(constant<kRoot>() * mul_add(constant<kCubic>() * x * x, x, x)); }
-  static F32 value(F32 x) { return constant<0.5f>() * x * (constant<1.0f>() + inner(x)); }
+  static constexpr float kTwice = 1.59576912160573071f, kCubic = 0.044715f;  // 2 sqrt(2 / pi)
+  // (1 + tanh u) / 2 is sigmoid(2 u).
+  static F32 twice(F32 x) { return constant<kTwice>() * mul_add(constant<kCubic>() * x * x, x, x); }
+  static F32 value(F32 x) { return x / (constant<1.0f>() + simd::exp(simd::zero() - twice(x))); }
   static F32 slope(F32 x) {
-    const F32 t = inner(x), half = constant<0.5f>();
-    const F32 du = constant<kRoot>() * mul_add(constant<3.0f * kCubic>() * x, x, constant<1.0f>());
-    return half * (constant<1.0f>() + t) + half * x * (constant<1.0f>() - t * t) * du;
+    const F32 s = simd::sigmoid(twice(x));
+    const F32 du = constant<kTwice>() * mul_add(constant<3.0f * kCubic>() * x, x, constant<1.0f>());
+    return mul_add(x * s * (constant<1.0f>() - s), du, s);
   }
 };
 

@@ -43,13 +43,17 @@ void matmul_codes(const Product& product, size_t panel_begin, size_t panel_end) 
     for (size_t panel = panel_begin; panel < panel_end; ++panel) {
       const char* const weights = static_cast<const char*>(product.panels) + panel * panel_size;
       const size_t column = panel * kPanel, width = std::min(kPanel, product.F - column);
+      float from[kPanel] = {}, part[kMostTileRows * kPanel];
+      if (product.bias) std::memcpy(from, product.bias + column, width * sizeof(float));
       for (size_t row = m; row < end;) {
         const size_t rows = end - row < tiles.rows ? 1 : tiles.rows;
-        float sums[kMostTileRows * kPanel] = {};
-        start(product.bias ? product.bias + column : nullptr, sums, kPanel, rows, width);
-        (rows == 1 ? tiles.one : tiles.many)(x + row * x_stride, x_stride, weights, blocks, sums);
-        for (size_t r = 0; r < rows; ++r) {
-          std::memcpy(product.y + (row + r) * product.y_stride + column, sums + r * kPanel, width * sizeof(float));
+        const CodeTile tile = rows == 1 ? tiles.one : tiles.many;
+        float* y = product.y + row * product.y_stride + column;
+        if (width == kPanel) {
+          tile(x + row * x_stride, x_stride, weights, blocks, from, y, product.y_stride);
+        } else {
+          tile(x + row * x_stride, x_stride, weights, blocks, from, part, kPanel);
+          for (size_t r = 0; r < rows; ++r) std::memcpy(y + r * product.y_stride, part + r * kPanel, width * sizeof(float));
         }
         row += rows;
       }

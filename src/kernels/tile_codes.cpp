@@ -22,14 +22,20 @@ struct Q8 {
     I32 sums[R][kPair];
     for (auto& row : sums) row[0] = row[1] = I32(0);
     w += 16 * first;
-    for (size_t g = 0; g < 8; ++g) {
+    const auto step = [&](size_t g) {
       const I32 w0 = simd::load_bytes(w + 64 * g), w1 = simd::load_bytes(w + 64 * g + 16);
       for (size_t r = 0; r < R; ++r) {
         const auto codes = Dot::load(x + r * x_stride + g * Dot::kStep);
         sums[r][0] = Dot::add8(sums[r][0], w0, codes);
         sums[r][1] = Dot::add8(sums[r][1], w1, codes);
       }
-    }
+    };
+    // The first two are apart, since they begin the sums; V8 is short of registers where the others are unrolled as well.
+    step(0), step(1);
+#ifdef __clang__
+#pragma clang loop unroll(disable)
+#endif
+    for (size_t g = 2; g < 8; g += 2) step(g), step(g + 1);
     for (size_t v = 0; v < kPair; ++v) {
       const I32 word = simd::load_bytes(w + 512 + 16 * v);
       const F32 scale = simd::from_bits(word & simd::constant_bits<0xffffe000>()), sum = simd::to_float((word << 19) >> 19);
@@ -74,18 +80,18 @@ struct Q4 {
 
 // kWidth vectors of sums at a time: what the registers hold of R rows.
 template <class Block, size_t R, size_t kWidth>
-void tile(const char* x, size_t x_stride, const char* panel, size_t blocks, float* y) {
+void tile(const char* x, size_t x_stride, const char* panel, size_t blocks, const float* from, float* y, size_t y_stride) {
   for (size_t begin = 0; begin < kVectors; begin += kWidth) {
     F32 total[R][kVectors];
     for (size_t r = 0; r < R; ++r) {
-      for (size_t v = begin; v < begin + kWidth; ++v) total[r][v] = simd::load(y + r * kPanel + 4 * v);
+      for (size_t v = begin; v < begin + kWidth; ++v) total[r][v] = simd::load(from + 4 * v);
     }
     const char *w = panel, *row = x;
     for (size_t b = 0; b < blocks; ++b, w += Block::kWeights, row += Block::kNumbers + 8) {
       for (size_t v = begin; v < begin + kWidth; v += kPair) Block::add(row, x_stride, w, v, total);
     }
     for (size_t r = 0; r < R; ++r) {
-      for (size_t v = begin; v < begin + kWidth; ++v) simd::store(y + r * kPanel + 4 * v, total[r][v]);
+      for (size_t v = begin; v < begin + kWidth; ++v) simd::store(y + r * y_stride + 4 * v, total[r][v]);
     }
   }
 }
