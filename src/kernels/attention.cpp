@@ -48,20 +48,27 @@ const float* bias_row(const AttentionMask& mask, size_t h, size_t t) {
 }
 
 // The scores (kSpan) of one query and the span that begins at `first`: in, q k of the blocks that have a lane in `lanes`; out, scaled
-// and biased, and -inf where such a block's key is hidden. Returns the largest.
-float finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t first, Seen lanes, float* score) {
+// and biased, and -inf where such a block's key is hidden. Returns the largest in
+// every lane.
+F32 finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t first, Seen lanes, float* score) {
   const size_t begin = floor_block(lanes.begin), end = ceil_block(lanes.end);
+  const F32 factor = simd::splat(mask.scale);
+  for (size_t i = begin; i < end; i += simd::kLanes) simd::store(score + i, simd::load(score + i) * factor);
   const size_t key = first + lanes.begin, n = lanes.end - lanes.begin;
-  scale(score + begin, mask.scale, score + begin, end - begin);
   float* shown = score + lanes.begin;
   if (mask.slopes) {
     for (size_t i = 0; i < n; ++i) shown[i] += mask.slopes[h] * static_cast<float>(key + i);
   }
   if (mask.bias) add(shown, bias_row(mask, h, t) + key, shown, n);
   if (mask.key_bias) add(shown, mask.key_bias + key, shown, n);
-  std::fill(score + begin, shown, kHidden);
-  std::fill(shown + n, score + end, kHidden);
-  return largest(score + begin, end - begin);
+  for (size_t i = begin; i < lanes.begin; ++i) score[i] = kHidden;
+  for (size_t i = lanes.end; i < end; ++i) score[i] = kHidden;
+  F32 most = simd::load(score + begin), other = most;
+  for (size_t i = begin; i < end; i += 2 * simd::kLanes) {
+    most = simd::max(most, simd::load(score + i));
+    other = simd::max(other, simd::load(score + i + simd::kLanes));
+  }
+  return simd::largest(simd::max(most, other));
 }
 
 // One query head's way through the spans: the softmax of what was seen so far is e^(score - most) / sum, and `out` holds the
@@ -80,23 +87,19 @@ struct Stream {
 
   // Scores become numerators; lanes of blocks it does not see keep their zeros. Out of line, as all that is called often.
   [[gnu::noinline]] void weigh(const AttentionMask& mask, size_t first, float* score) {
-    const float now = std::max(most, finish_scores(mask, h, t, first, lanes, score));
-    const F32 shift = simd::splat(now == kHidden ? 0.0f : now);
-    change = 1.0f;
-    if (now != most) {
-      float factor[simd::kLanes];
-      simd::store(factor, simd::exp(simd::splat(most) - shift));
-      change = factor[0];
-    }
+    const F32 hidden = simd::splat(kHidden), before = simd::splat(most);
+    const F32 now = simd::max(before, finish_scores(mask, h, t, first, lanes, score));
+    const F32 shift = simd::select(now == hidden, simd::zero(), now);
+    change = simd::first(simd::exp_of_negative(before - shift));
     F32 part = simd::zero();
     const size_t end = ceil_block(lanes.end);
     for (size_t i = floor_block(lanes.begin); i < end; i += simd::kLanes) {
-      const F32 e = simd::exp(simd::load(score + i) - shift);
+      const F32 e = simd::exp_of_negative(simd::load(score + i) - shift);
       simd::store(score + i, e);
       part = part + e;
     }
     sum = sum * change + simd::sum(part);
-    most = now;
+    most = simd::first(now);
   }
 };
 

@@ -18,7 +18,7 @@ float shift_of(const float* x, size_t cols) {
 }
 
 float sum_of_exp(const float* x, size_t cols, float shift) {
-  return total(cols, [=](auto at) { return simd::exp(at.get(x) - splat(shift)); });
+  return total(cols, [=](auto at) { return simd::exp_of_negative(at.get(x) - splat(shift)); });
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ void softmax(const float* x, float* y, size_t rows, size_t cols) {
   for (size_t r = 0; r < rows; ++r, x += cols, y += cols) {
     const F32 shift = splat(shift_of(x, cols));
     const float sum = total(cols, [=](auto at) {
-      const F32 e = simd::exp(at.get(x) - shift);
+      const F32 e = simd::exp_of_negative(at.get(x) - shift);
       at.put(y, e);
       return e;
     });
@@ -91,7 +91,7 @@ void cross_entropy_forward(const float* x, const int32_t* target, float smoothin
     }
     const float shift = shift_of(x, cols);
     const float sum = total(cols, [=](auto at) {
-      const F32 e = simd::exp(at.get(x) - splat(shift));
+      const F32 e = simd::exp_of_negative(at.get(x) - splat(shift));
       at.put(numerators, e);
       return e;
     });
