@@ -41,7 +41,7 @@ TEST_CASE("The same bits everywhere", "[kernels][bits]") {
   std::vector<float> y(n);
   const std::vector<float> x = inputs(n, 1, 8.0f), w = inputs(cols, 2), b = inputs(cols, 3);
   for (const auto& [a, expected] :
-       {std::pair{Activation::kGelu, 0xcc28c9c17884e161u}, std::pair{Activation::kGeluTanh, 0xe9447e60e2a4f779u},
+       {std::pair{Activation::kGelu, 0x0aab12242e65da26u}, std::pair{Activation::kGeluTanh, 0xccb36f952b830178u},
         std::pair{Activation::kQuickGelu, 0x02d4a1b431876fdeu}, std::pair{Activation::kSilu, 0xd968de1c53483f20u},
         std::pair{Activation::kTanh, 0xf8034e5979c12acau}, std::pair{Activation::kSigmoid, 0x639a8be0daa66ca7u}}) {
     activate(a, x.data(), y.data(), n);

@@ -14,16 +14,25 @@ namespace {
 constexpr size_t kRows = 128;   // rows of x that stay in the second-level cache while a panel passes
 constexpr size_t kWidened = 4;  // rows for which a panel of 16-bit numbers is widened beforehand rather than for each
 
-// y (M, width) = bias (width) or 0
-void start(const float* bias, float* y, size_t y_stride, size_t M, size_t width) {
-  for (size_t m = 0; m < M; ++m, y += y_stride) {
-    if (bias) {
-      std::memcpy(y, bias, width * sizeof(float));
-    } else {
-      std::memset(y, 0, width * sizeof(float));
+// What the sums of a panel's columns begin with: the bias, or 0.
+struct Start {
+  float values[kPanel] = {};
+  size_t width;
+
+  Start(const Product& product, size_t panel) : width(std::min(kPanel, product.F - panel * kPanel)) {
+    if (product.bias) std::memcpy(values, product.bias + panel * kPanel, width * sizeof(float));
+  }
+  // y (M, width)
+  void write(float* y, size_t y_stride, size_t M) const {
+    for (size_t m = 0; m < M; ++m, y += y_stride) {
+      if (width == kPanel) {
+        std::memcpy(y, values, sizeof values);  // of a known size: no call
+      } else {
+        std::memcpy(y, values, width * sizeof(float));
+      }
     }
   }
-}
+};
 
 Half half_of(DType store, const uint16_t* panel, size_t D) {
   if (store == DType::kBF16) return Half::kBF16;
@@ -42,18 +51,17 @@ void matmul_codes(const Product& product, size_t panel_begin, size_t panel_end) 
     const size_t end = std::min(product.M, m + kRows);
     for (size_t panel = panel_begin; panel < panel_end; ++panel) {
       const char* const weights = static_cast<const char*>(product.panels) + panel * panel_size;
-      const size_t column = panel * kPanel, width = std::min(kPanel, product.F - column);
-      float from[kPanel] = {}, part[kMostTileRows * kPanel];
-      if (product.bias) std::memcpy(from, product.bias + column, width * sizeof(float));
+      const Start start(product, panel);
+      float part[kMostTileRows * kPanel];
       for (size_t row = m; row < end;) {
         const size_t rows = end - row < tiles.rows ? 1 : tiles.rows;
         const CodeTile tile = rows == 1 ? tiles.one : tiles.many;
-        float* y = product.y + row * product.y_stride + column;
-        if (width == kPanel) {
-          tile(x + row * x_stride, x_stride, weights, blocks, from, y, product.y_stride);
+        float* y = product.y + row * product.y_stride + panel * kPanel;
+        if (start.width == kPanel) {
+          tile(x + row * x_stride, x_stride, weights, blocks, start.values, y, product.y_stride);
         } else {
-          tile(x + row * x_stride, x_stride, weights, blocks, from, part, kPanel);
-          for (size_t r = 0; r < rows; ++r) std::memcpy(y + r * product.y_stride, part + r * kPanel, width * sizeof(float));
+          tile(x + row * x_stride, x_stride, weights, blocks, start.values, part, kPanel);
+          for (size_t r = 0; r < rows; ++r) std::memcpy(y + r * product.y_stride, part + r * kPanel, start.width * sizeof(float));
         }
         row += rows;
       }
@@ -86,8 +94,9 @@ void matmul(const Product& product, size_t panel_begin, size_t panel_end, float*
     const float* x_block = x + m * x_stride;
     float* y_block = y + m * y_stride;
     for (size_t panel = panel_begin; panel < panel_end; ++panel) {
-      const size_t column = panel * kPanel, width = std::min(kPanel, F - column);
-      start(bias ? bias + column : nullptr, y_block + column, y_stride, rows, width);
+      const Start start(product, panel);
+      const size_t column = panel * kPanel, width = start.width;
+      start.write(y_block + column, y_stride, rows);
       const size_t first = panel * panel_length(store, D) * kPanel;
       if (store == DType::kF32) {
         const float* b = static_cast<const float*>(panels) + first;
