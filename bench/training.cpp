@@ -24,7 +24,7 @@ struct Entry {
   std::string name;
   double operations, tokens;
   std::function<void()> run;
-  std::vector<double> times;
+  std::vector<double> times = {};
 
   double median() {
     std::sort(times.begin(), times.end());
