@@ -97,6 +97,21 @@ describe('a folder', () => {
     await lm.dispose();
   });
 
+  test('a save that the end of its model cuts off leaves no drafts', async () => {
+    for (const worker of [true, false]) {
+      const lm = await create({ ...config, n_embd: 512, n_layer: 6 }, { worker, threads: 1 });
+      const folder = newFolder();
+      const saving = assert.rejects(lm.save(folder), code('disposed'));
+      const drafts = () => (existsSync(folder) ? readdirSync(folder).filter((name) => name.endsWith('.tmp')) : []);
+      while (!drafts().some((name) => name.startsWith('model'))) await new Promise((resolve) => setTimeout(resolve, 1));
+      await lm.dispose();
+      await saving;
+      for (let tries = 0; !worker && drafts().length > 0 && tries < 500; ++tries) await new Promise((resolve) => setTimeout(resolve, 10));
+      assert.deepEqual(drafts(), []);
+      assert.ok(!existsSync(join(folder, 'model.safetensors')));
+    }
+  });
+
   test('what cannot be written truthfully is not written', async () => {
     for (const options of [{ dtype: 'q8' }, { trainable: false }]) {
       const lm = await make(options);
@@ -276,6 +291,25 @@ describe('a saved training goes on bit for bit', () => {
     await assert.rejects(stepsOf(again.train(texts, { resume: true })), code('invalid-argument', /resume/));
     await again.dispose();
     await lm.dispose();
+  });
+
+  test('an abort in the first step of another training leaves the one that was loaded', async () => {
+    const lm = await make();
+    const options = { steps: 4, batchTokens: 48, seed: 3 };
+    const expected = await stepsOf(lm.train(texts, options));
+    const first = await make();
+    await stepsOf(first.train(texts, options), 2);
+    const again = await load(recordOf(await first.save(undefined, { optimizer: true })), { trainable: true, worker: false });
+    for (const resume of [false, true]) {
+      const abort = new AbortController();
+      const training = again.train(texts, { batchTokens: 4000, microBatchTokens: 33, signal: abort.signal, resume });
+      const ended = assert.rejects(training.next(), { name: 'AbortError' });
+      for (let turn = 0; turn < 12; ++turn) await new Promise((resolve) => setImmediate(resolve));
+      abort.abort();
+      await ended;
+    }
+    assert.deepEqual(await stepsOf(again.train(texts, { resume: true })), expected.slice(2));
+    for (const model of [lm, first, again]) await model.dispose();
   });
 
   test('a save without the optimiser leaves no older state; one that is left beside other weights is refused', async () => {
