@@ -298,7 +298,10 @@ export class Model {
     return this.#client.call('loadAdapter', [source instanceof URL ? source.href : source, {}], { signal });
   }
 
-  /** Saves the adapter as PEFT does, to where `save` would save the model. */
+  /**
+   * Saves the adapter as PEFT does, to where `save` would save the model; with `optimizer: true` also what `train(data, { resume: true })`
+   * goes on from where `loadAdapter` has loaded it.
+   */
   saveAdapter(folder: string | FileSystemDirectoryHandle, options?: SaveOptions): Promise<undefined>;
   saveAdapter(folder?: undefined, options?: SaveOptions): Promise<SavedFile[]>;
   async saveAdapter(folder?: string | FileSystemDirectoryHandle, options?: SaveOptions): Promise<SavedFile[] | undefined> {
