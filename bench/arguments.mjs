@@ -4,16 +4,17 @@ import { parseArgs } from 'node:util';
 import { Refusal, root } from '../scripts/run.mjs';
 import { libraries } from './contenders.mjs';
 import { rows } from './rows.mjs';
+import { shapes } from './training.mjs';
 
 const peers = Object.keys(libraries).filter((name) => name !== 'wasmformer' && name !== 'kernels');
 const ids = rows.map(({ id }) => id);
 
 export const usage = `Usage: npm run bench [-- options]            everything, interleaved with the peers; writes docs/benchmarks.md and .svg and README's table
        npm run bench -- kernels [ROUNDS [NAME]]             the kernels alone, under both SIMD levels
-       npm run bench -- training [ROUNDS [1 [NAME]]]        a training step, likewise
+       npm run bench -- training [ROUNDS [SHAPE]]           training, beside its forward, PyTorch, TensorFlow.js, jax-js; five minutes
        npm run bench -- quality [options] [FOLDER ...]      what few bits cost in perplexity and divergence
 
-Installs what is missing and builds first. NAME is a part of the names of what is measured.
+Installs what is missing and builds first. NAME is a part of the names of what is measured, SHAPE of '4 x 128' and '6 x 384'.
 
   --quick            most of it in two minutes, after what it needs has been installed and made
   --rows LIST        some of ${ids.join(', ')}
@@ -80,15 +81,20 @@ export function readQualityArguments(args) {
   return { dtypes, tokens: positive(values.tokens, '--tokens'), folders: positionals };
 }
 
-/** Of the programs. */
+/** Of what takes no options: rounds and a name. */
 function checkProgram(name, args) {
-  const most = { kernels: 2, training: 3 }[name];
   const option = args.find((arg) => arg.startsWith('-'));
-  if (option !== undefined || args.length > most)
-    throw new Refusal(`${name}: expected at most ${most} arguments and no options, got ${option ?? args.join(' ')}`);
+  if (option !== undefined || args.length > 2)
+    throw new Refusal(`${name}: expected at most 2 arguments and no options, got ${option ?? args.join(' ')}`);
   if (args.length > 0) positive(args[0], `${name}: rounds`);
-  // WebAssembly by itself has one.
-  if (name === 'training' && args.length > 1 && args[1] !== '1') throw new Refusal(`training: threads: expected 1, got ${args[1]}`);
+  if (name === 'training') shapesLike(args[1] ?? '');
+}
+
+/** The shapes of training whose names contain a text. */
+export function shapesLike(text) {
+  const chosen = shapes.filter(({ name }) => name.includes(text));
+  if (!chosen.length) throw new Refusal(`training: expected a part of ${shapes.map(({ name }) => name).join(', ')}, got ${text}`);
+  return chosen;
 }
 
 /** What is to be run, of `kernels`, `training`, `quality` and `peers`; refuses whatever it would refuse later. */

@@ -11,7 +11,7 @@ const figure = (values, metric) => (values?.length ? `${digits(median(values))} 
 
 /**
  * Every floor of the measured rows: `[{ title, what, ours, theirs, value, floor, met }]`; `met` is undefined where a contender is
- * missing, and `reason` says why.
+ * missing, and `reason` says why. What has no floor, only a value, has neither `floor` nor `met`.
  * `measured`: `[{ row, results, facts }]`
  */
 export function judge(measured) {
@@ -29,8 +29,8 @@ export function judge(measured) {
         value: known ? got : undefined,
         floor: atLeast ?? atMost,
         least: atLeast !== undefined,
-        reason: failed ? `${failed}: ${errors[failed]}` : 'not measured',
-        met: known ? (atLeast === undefined ? got <= atMost : got >= atLeast) : undefined,
+        reason: failed ? `${failed}: ${errors[failed]}` : known ? '–' : 'not measured',
+        met: known && (atLeast ?? atMost) !== undefined ? (atLeast === undefined ? got <= atMost : got >= atLeast) : undefined,
       };
     }),
   );
@@ -46,7 +46,7 @@ export function floorsTable(judged) {
       ours,
       theirs,
       digits(value),
-      `${least ? '≥' : '≤'} ${floor}`,
+      floor === undefined ? '–' : `${least ? '≥' : '≤'} ${floor}`,
       met === undefined ? reason : met ? 'yes' : '**no**',
     ]),
   );

@@ -8,7 +8,7 @@ export function median(values) {
 
 /** The unit of a metric, by its name: 'prefill', 'decode at 4096', 'step', '64 x 512 x 512'. */
 export function unitOf(metric) {
-  if (/^(prefill|decode)\b/.test(metric)) return 'tok/s';
+  if (/^(prefill|decode|training)\b/.test(metric)) return 'tok/s';
   if (/^(\d|peak)/.test(metric)) return 'GFLOP/s';
   return metric === 'reading' ? 'GB/s' : 'ms';
 }

@@ -1,5 +1,5 @@
-// Speeds of a training step beside the matrix product it consists of: GPT shapes of a few tokens of context, every figure the best
-// of several interleaved rounds. Arguments: rounds, threads (natively), and a part of the names of what is wanted.
+// Speeds of a training step beside the matrix product it consists of: GPT shapes of a few tokens of context, every figure the median
+// of several interleaved rounds after a first. Arguments: rounds, threads (natively), and a part of the names of what is wanted.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -24,7 +24,12 @@ struct Entry {
   std::string name;
   double operations, tokens;
   std::function<void()> run;
-  double best = 1e30;
+  std::vector<double> times;
+
+  double median() {
+    std::sort(times.begin(), times.end());
+    return (times[times.size() / 2] + times[(times.size() - 1) / 2]) / 2;
+  }
 };
 
 // Everything that one shape needs, and the passes over it.
@@ -135,19 +140,20 @@ int main(int argc, char** argv) {
     }
   }
   using Clock = std::chrono::steady_clock;
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round <= rounds; ++round) {
     for (Entry& entry : entries) {
       const auto begin = Clock::now();
       entry.run();
-      entry.best = std::min(entry.best, std::chrono::duration<double>(Clock::now() - begin).count());
+      if (round > 0) entry.times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     }
   }
   double forward = 0;
-  for (const Entry& entry : entries) {
-    std::printf("%-50s %9.2f ms %7.2f GFLOP/s", entry.name.c_str(), entry.best * 1e3, entry.operations / entry.best / 1e9);
-    if (entry.tokens != 0) std::printf(" %9.0f tokens/s", entry.tokens / entry.best);
-    if (entry.name.ends_with("forward")) forward = entry.best;
-    if (entry.name.find("step") != std::string::npos) std::printf("  %.2f x forward", entry.best / forward);
+  for (Entry& entry : entries) {
+    const double time = entry.median();
+    std::printf("%-50s %9.2f ms %7.2f GFLOP/s", entry.name.c_str(), time * 1e3, entry.operations / time / 1e9);
+    if (entry.tokens != 0) std::printf(" %9.0f tokens/s", entry.tokens / time);
+    if (entry.name.ends_with("forward")) forward = time;
+    if (entry.name.find("step") != std::string::npos) std::printf("  %.2f x forward", time / forward);
     std::printf("\n");
   }
 }

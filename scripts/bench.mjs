@@ -1,5 +1,5 @@
 // Builds, installs what is compared with, and measures; npm run bench -- --help says what.
-// WASMFORMER_BENCH_PYTHON names a Python that has bench/requirements.txt; otherwise an environment is made in the user's cache.
+// WASMFORMER_BENCH_PYTHON names a Python that has bench/requirements.txt, for `training` bench/peers/training/requirements.txt; otherwise an environment is made in the user's cache.
 import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { chooseBench, usage } from '../bench/arguments.mjs';
@@ -9,14 +9,16 @@ import { ensureChromium } from './chromium.mjs';
 import { ensurePython } from './python.mjs';
 import { main, retry, root, run, step } from './run.mjs';
 
-/** A program of bench/, `kernels` or `training`. */
-async function program(name, args) {
-  const folder = await cmakeBuild('wasm', [`bench_${name}`, `bench_${name}_relaxed`]);
+/** Both SIMD levels of a program of bench/; the folder where they are. */
+const buildProgram = (name) => cmakeBuild('wasm', [`bench_${name}`, `bench_${name}_relaxed`]);
+
+async function kernels(args) {
+  const folder = await buildProgram('kernels');
   console.log('\nsimd128');
-  await run(process.execPath, [join(folder, `bench_${name}.js`), ...args]);
+  await run(process.execPath, [join(folder, 'bench_kernels.js'), ...args]);
   console.log('\nrelaxed');
   // Node 20 knows relaxed SIMD under a flag only, and not to the letter.
-  await run(nodeOf(22), [join(folder, `bench_${name}_relaxed.js`), ...args]);
+  await run(nodeOf(22), [join(folder, 'bench_kernels_relaxed.js'), ...args]);
 }
 
 /** bench/node_modules as bench/package-lock.json has it. False if that fails: there is then nothing to compare with. */
@@ -35,6 +37,19 @@ async function installPeers() {
   return true;
 }
 
+/** bench/training.mjs with all that it is compared with. */
+async function training([rounds = '5', shape = '']) {
+  const dist = await build();
+  const folder = await buildProgram('training');
+  const peers = await installPeers();
+  const python = await findPython('bench/peers/training/requirements.txt');
+  await run(nodeOf(22), ['bench/training.mjs', rounds, shape, JSON.stringify({ folder, dist, peers, python })]);
+}
+
+/** A Python with what a file lists; undefined if there is none. */
+const findPython = (file) =>
+  ensurePython(join(root, file), 'WASMFORMER_BENCH_PYTHON').catch((error) => console.log(`   no Python: ${error.message}`));
+
 /** bench/machine.cpp where pages find it. */
 async function buildMachine() {
   const from = await cmakeBuild('wasm', ['bench_machine_relaxed']);
@@ -46,14 +61,13 @@ async function buildMachine() {
 main(import.meta.url, async (args) => {
   if (args.includes('--help') || args.includes('-h')) return console.log(usage);
   const { name, rest } = chooseBench(args);
-  if (name === 'kernels' || name === 'training') return program(name, rest);
+  if (name === 'kernels') return kernels(rest);
+  if (name === 'training') return training(rest);
   await build();
   if (name === 'quality') return (await import('../bench/quality.mjs')).main(rest);
   await buildMachine();
   await ensureChromium();
   const peers = await installPeers();
-  const python = await ensurePython(join(root, 'bench/requirements.txt'), 'WASMFORMER_BENCH_PYTHON').catch((error) =>
-    console.log(`   no Python: ${error.message}`),
-  );
+  const python = await findPython('bench/requirements.txt');
   await run(process.execPath, ['bench/bench.mjs', ...args, ...(python ? ['--python', python] : []), ...(peers ? [] : ['--no-peers'])]);
 });

@@ -221,7 +221,8 @@ test('the bench says what there is, and refuses the rest before it builds anythi
     [['quality', '--dtypes', 'q2'], /^--dtypes: expected some of .*q4, got q2/],
     [['kernels', '--fast'], /^kernels: .*got --fast/],
     [['kernels', 'softmax'], /^kernels: rounds: expected a whole number .*got softmax/],
-    [['training', '5', '2'], /^training: threads: expected 1, got 2/],
+    [['training', '5', '7 x 7'], /^training: expected a part of 4 x 128 x .*, got 7 x 7/],
+    [['training', 'x'], /^training: rounds: expected a whole number .*got x/],
   ]) {
     assert.throws(
       () => chooseBench(args),

@@ -545,8 +545,12 @@ export interface TrainOptions {
   batchTokens?: number;
   /** Tokens of one forward and backward pass, whose gradients add up to a step's: less takes less memory. Default `batchTokens`. */
   microBatchTokens?: number;
-  /** Adam with decoupled weight decay (Loshchilov, Hutter 2019), or without (Kingma, Ba 2015). Default `'adamw'`. */
-  optimizer?: 'adamw' | 'adam';
+  /**
+   * Adam with decoupled weight decay (Loshchilov, Hutter 2019), or without (Kingma, Ba 2015); or Muon (Jordan et al. 2024) for the
+   * matrices but those of the vocabulary, with a momentum of 0.95 and steps as long as AdamW's (Liu et al. 2025, section 2.2), and AdamW
+   * for all else. Default `'adamw'`.
+   */
+  optimizer?: 'adamw' | 'adam' | 'muon';
   /** The schedule's peak. Default 3e-4; none with `'paper'`. */
   learningRate?: number;
   /**

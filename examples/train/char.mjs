@@ -9,9 +9,9 @@ import { commandLine, publish, train } from './shipped.mjs';
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const settings = commandLine(
-  `Usage: npm run train:char -- [--steps 8000] [--minutes N] [--threads 2] [--work FOLDER] [--out FOLDER] [--export]
+  `Usage: npm run train:char -- [--steps 4500] [--minutes N] [--threads 2] [--work FOLDER] [--out FOLDER] [--export]
   --export writes the model as it is after the last saved step`,
-  { steps: 8000, work: here('../models/moby-dick-char/.work/training'), out: here('../../build/train/moby-dick-char') },
+  { steps: 4500, work: here('../models/moby-dick-char/.work/training'), out: here('../../build/train/moby-dick-char') },
 );
 
 // Short contexts are cheap, long ones come last: the share of the run at which each begins.
@@ -92,11 +92,12 @@ const { model, finished } = await train(settings, {
   options: {
     batchTokens,
     shuffle: false,
-    learningRate: 3e-3,
+    optimizer: 'muon',
+    learningRate: 6e-3,
     schedule: 'cosine',
-    warmup: Math.min(200, settings.steps >> 3),
+    warmup: Math.min(100, settings.steps >> 3),
     beta2: 0.98,
-    weightDecay: 0.1,
+    weightDecay: 0.2,
     dropout: 0.05,
     seed,
     evalEvery: 500,

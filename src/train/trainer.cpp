@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/shape.hpp"
 #include "kernels/optimise.hpp"
+#include "train/muon.hpp"
 
 namespace wf {
 
@@ -43,8 +44,9 @@ TrainOptions TrainOptions::parse(const Config& options, const ModelInfo& info) {
   }
   TrainOptions made;
   const std::string optimizer = options.string("optimizer", "adamw"), schedule = options.string("schedule", "constant");
-  if (optimizer != "adamw" && optimizer != "adam") options.reject("optimizer", "'adamw' or 'adam'");
-  made.decoupled = optimizer == "adamw";
+  if (optimizer != "adamw" && optimizer != "adam" && optimizer != "muon") options.reject("optimizer", "'adamw', 'adam' or 'muon'");
+  made.decoupled = optimizer != "adam";
+  made.muon = optimizer == "muon";
   using Kind = Schedule::Kind;
   constexpr std::pair<std::string_view, Kind> kKinds[] = {{"constant", Kind::kConstant},
                                                           {"linear", Kind::kLinear},
@@ -114,7 +116,11 @@ uint64_t Trainer::workspace_bytes() {
   const double a_pair = std::max(0.0, (twice - two) / (2 * n * n)), a_token = std::max(0.0, (two - one) / n - a_pair * n);
   const double tokens = static_cast<double>(options_.tokens), longest = static_cast<double>(options_.longest);
   const double logits = 2.0 * sizeof(float) * static_cast<double>(logit_floats(model_, options_.tokens));
-  return static_cast<uint64_t>(1.15 * (one + tokens * (a_token + longest * a_pair) + logits));
+  size_t step = 0;
+  for (const Parameter& parameter : trained_.list()) {
+    if (takes_muon(*parameter.weight)) step = std::max(step, muon_floats(parameter.stored_rows(), parameter.row_size()));
+  }
+  return std::max(static_cast<uint64_t>(1.15 * (one + tokens * (a_token + longest * a_pair) + logits)), uint64_t{step} * sizeof(float));
 }
 
 Context Trainer::context(Arena& arena, Dropout* dropout) const {
@@ -195,8 +201,16 @@ TrainStep Trainer::update() {
   kernels::AdamStep adam{
       options_.schedule.at(step),         options_.beta1, options_.beta2,     options_.epsilon, 0, 1 - std::pow(options_.beta1, step),
       1 - std::pow(options_.beta2, step), share * clip,   !options_.decoupled};
-  const Context ctx = context(arena_, nullptr);
+  Context ctx = context(arena_, nullptr);
+  for (const Parameter& parameter : trained_.list()) {
+    Weight& weight = *parameter.weight;
+    if (!takes_muon(weight)) continue;
+    const size_t rows = parameter.shape.size() / weight.cols(), at = parameter.row * weight.cols();
+    muon(ctx, weight.values() + at, weight.gradient() + at, moments_[index_of(parameter)].first.floats() + at, rows, weight.cols(),
+         {adam.learning_rate, options_.weight_decay, adam.scale});
+  }
   for (Moments& moments : moments_) {
+    if (takes_muon(*moments.weight)) continue;
     adam.weight_decay = moments.weight->use() == Weight::Use::kVector ? 0 : options_.weight_decay;
     constexpr size_t kPiece = 1024;  // floats that one thread changes at a time
     const size_t count = moments.first.bytes() / sizeof(float);

@@ -1,4 +1,4 @@
-// Training: gradients of micro-batches add up, then one step of Adam changes the weights.
+// Training: gradients of micro-batches add up, then one step of an optimiser changes the weights.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ namespace wf {
 struct TrainOptions {
   Schedule schedule;
   bool decoupled = true;  // AdamW (Loshchilov, Hutter 2019); false: Adam (Kingma, Ba 2015), whose decay is part of the gradient
+  bool muon = false;      // matrices but those of the vocabulary take steps of Muon (muon.hpp), all else those of AdamW
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
   double weight_decay = 0.01;      // of matrices and embeddings; norms and biases have none
   double max_gradient_norm = 1;    // of all weights together (Pascanu et al. 2013); 0: none
@@ -24,7 +25,7 @@ struct TrainOptions {
   bool checkpointing = false;      // blocks keep only their input, and run again for their backward
   size_t tokens = 0, longest = 0;  // of the largest micro-batch, and of its longest sequence, on either side: for planning memory
 
-  // optimizer 'adamw' | 'adam', learningRate, schedule 'constant' | 'linear' | 'cosine' | 'inverse_sqrt' | 'paper', warmup, steps,
+  // optimizer 'adamw' | 'adam' | 'muon', learningRate, schedule 'constant' | 'linear' | 'cosine' | 'inverse_sqrt' | 'paper', warmup, steps,
   // beta1, beta2, epsilon, weightDecay, maxGradNorm, labelSmoothing, dropout, seed, checkpointing, tokens, longest. An unknown key, or a
   // value out of range, is kInvalidArgument.
   static TrainOptions parse(const Config& options, const ModelInfo& info);
@@ -59,7 +60,7 @@ class Trainer {
   uint32_t step() const { return step_; }  // steps taken
   void set_step(uint32_t step) { step_ = step; }
 
-  // First and second moment of a parameter, as it is stored, (shape.size()) each.
+  // First and second moment of a parameter, as it is stored, (shape.size()) each; Muon's momentum is a first moment.
   void read_moments(const Parameter& parameter, float* first, float* second) const;
   void write_moments(const Parameter& parameter, const float* first, const float* second);
 
@@ -72,6 +73,7 @@ class Trainer {
   Context context(Arena& arena, Dropout* dropout) const;
   size_t index_of(const Parameter& parameter) const;  // of its weight's moments
   void clear();
+  bool takes_muon(const Weight& weight) const { return options_.muon && weight.use() == Weight::Use::kMatrix; }
   [[noreturn]] void diverge(const char* what, double value);
 
   const Model& model_;

@@ -76,7 +76,7 @@ export interface CheckedTraining {
 
 const where = 'train';
 const native: Record<string, Kind> = {
-  optimizer: oneOf('adamw', 'adam'),
+  optimizer: oneOf('adamw', 'adam', 'muon'),
   learningRate: nonNegative,
   schedule: oneOf('constant', 'linear', 'cosine', 'inverse_sqrt', 'paper'),
   warmup: count,
