@@ -14,6 +14,7 @@ import { plot, ticks } from '../bench/plot.mjs';
 import { between, floorsTable, judge } from '../bench/report.mjs';
 import { prompt, rows, scalingCurves } from '../bench/rows.mjs';
 import { crossing, digits, exponent, firstSecond, median, ratio, speeds, translationTimes } from '../bench/stats.mjs';
+import { dataOf, floors, parseProgram, shapes as trained } from '../bench/training.mjs';
 import { Refusal } from '../scripts/run.mjs';
 
 const near = (actual, expected) => assert.ok(Math.abs(actual - expected) < 1e-9 * Math.abs(expected), `${actual} is not ${expected}`);
@@ -107,6 +108,45 @@ test('floors are judged, and what is missing is neither met nor failed', () => {
   assert.equal(lines[2], '| work | decode | a | b | 1.50 | ≥ 1.5 | yes |');
   assert.equal(lines[4], '| work | start | a | at most 60 | 61.0 | ≤ 60 | **no** |');
   assert.equal(lines[5], '| work | decode | a | gone | – | ≥ 1 | gone: not built |');
+});
+
+test('training: what the program prints, floors, and what is beside without one', () => {
+  const printed = `gemm 512                 5.00 ms   50.00 GFLOP/s
+4 x 128 x (32 x 64) V 96 forward        80.00 ms   45.00 GFLOP/s     25600 tokens/s
+4 x 128 x (32 x 64) V 96 step          240.00 ms   45.00 GFLOP/s      8533 tokens/s  3.00 x forward`;
+  const figures = parseProgram(printed);
+  assert.deepEqual(Object.keys(figures), ['gemm 512', ...['forward', 'step'].map((what) => `${trained[0].name} V 96 ${what}`)]);
+  assert.deepEqual(figures['gemm 512'], { ms: 5, speed: 50 });
+  const results = {
+    relaxed: { forward: [80], step: [320], 'GFLOP/s of a step': [30], 'GFLOP/s of a product': [50] },
+    'wasmformer f32': { training: [900, 1000, 1100] },
+    'wasmformer f32 x2': { training: [1700] },
+    'PyTorch-AVX2 f32': { training: [2000] },
+    'jax-js f32': { training: [250] },
+  };
+  const judged = judge([{ row: { title: 'shape', floors: floors() }, results, facts: {}, errors: { 'TensorFlow.js f32': 'gone' } }]);
+  assert.deepEqual(
+    judged.map(({ value, met }) => [value, met]),
+    [
+      [undefined, undefined],
+      [undefined, undefined],
+      [4, false],
+      [0.6, true],
+      [1.7, true],
+      [0.5, true],
+      [undefined, undefined],
+      [undefined, undefined],
+      [4, undefined],
+    ],
+  );
+  const lines = floorsTable(judged).split('\n').slice(2);
+  assert.equal(lines[7], '| shape | tokens a second | wasmformer f32 | TensorFlow.js f32 | – | – | TensorFlow.js f32: gone |');
+  assert.equal(lines[8], '| shape | tokens a second | wasmformer f32 | jax-js f32 | 4.00 | – | – |');
+  for (const shape of trained) {
+    const { ids, targets } = dataOf(shape);
+    assert.equal(ids.length, shape.sequences * shape.length);
+    assert.ok(ids.every((id, i) => id >= 0 && id < shape.V && targets[i] === ids[(i + 1) % ids.length]));
+  }
 });
 
 test('the plot is well-formed, escaped and has a bar for each ratio', () => {

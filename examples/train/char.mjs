@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { create, load, trainTokenizer } from 'wasmformer';
-import { chapters } from '../models/moby-dick-char/check.mjs';
+import { bitsPerCharacter, chapters } from '../models/moby-dick-char/check.mjs';
 import { draws } from './draws.mjs';
 import { commandLine, publish, train } from './shipped.mjs';
 
@@ -51,21 +51,6 @@ class Windows {
   }
 }
 
-/** -log2 p of the held-out characters and each chapter's end, in windows of 512 that overlap by half: their mean. */
-async function bitsPerCharacter(lm, context = 512) {
-  let [total, count] = [0, 0];
-  for (const chapter of held) {
-    for (let begin = 0, seen = 1; begin === 0 || seen < chapter.length; begin += context / 2) {
-      const { logprobs } = await lm.score({ inputIds: chapter.slice(begin, begin + context) });
-      const fresh = logprobs.slice(seen - begin);
-      total -= fresh.reduce((sum, logprob) => sum + logprob);
-      count += fresh.length;
-      seen += fresh.length;
-    }
-  }
-  return total / count / Math.LN2;
-}
-
 const config = {
   architectures: ['LlamaForCausalLM'],
   model_type: 'llama',
@@ -110,7 +95,7 @@ if (finished) {
     'generation_config.json': { bos_token_id: bos, eos_token_id: eos, do_sample: true, temperature: 0.8 },
   });
   const lm = await load(settings.out, { threads: settings.threads });
-  console.log(`${settings.out}: held out ${(await bitsPerCharacter(lm)).toFixed(4)} bits per character`);
+  console.log(`${settings.out}: held out ${(await bitsPerCharacter(lm, book.held)).toFixed(4)} bits per character`);
   console.log(`node ${join('examples/models/moby-dick-char', 'check.mjs')} --model ${settings.out} judges what it writes`);
   await lm.dispose();
 }

@@ -39,7 +39,10 @@ export async function open({ shape, ids, targets, learningRate }) {
       x = x.ref.add(apply(block.down, nn.gelu(apply(block.up, normalise(block.norm2, x)), { approximate: true })));
     }
     const logits = nn.logSoftmax(np.matmul(normalise(last, x), words.transpose()), -1);
-    return logits.mul(nn.oneHot(output, V)).sum().mul(-1 / rows);
+    return logits
+      .mul(nn.oneHot(output, V))
+      .sum()
+      .mul(-1 / rows);
   }
   const [beta1, beta2] = [0.9, 0.999];
   const update = jit((weights, first, second, input, output, rate1, rate2) => {

