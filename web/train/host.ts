@@ -249,16 +249,13 @@ export class Trainings {
   }
 
   async #save(to: Destination, optimizer: boolean): Promise<SavedFile[] | undefined> {
-    const { native, session, tokenizer, config, generationConfig, origin } = this.#host.trainee();
+    const { native, session, config, generationConfig, origin } = this.#host.trainee();
     if (!origin) throw new WasmformerError('unsupported', '[save] model: expected one made by create, or loaded with trainable: true');
     if (this.#adapter.parameters) {
       throw new WasmformerError('unsupported', '[save] model: one with an adapter: mergeAdapter first, or saveAdapter by itself');
     }
-    if (tokenizer && origin.kept.size === 0) {
-      throw new WasmformerError('unsupported', '[save] tokenizer: expected one in files of its own, got one inside another file');
-    }
     const parameters = native.call(() => session.parameters());
-    const files: Output[] = Array.from(origin.kept, ([name, bytes]) => bytesFile(name, bytes));
+    const files: Output[] = Array.from(origin.kept, ([name, make]) => bytesFile(name, make()));
     files.push(
       jsonFile('config.json', { ...config, ...('dtype' in config ? { dtype: 'float32' } : {}), torch_dtype: 'float32' }),
       jsonFile('generation_config.json', generationConfig),
