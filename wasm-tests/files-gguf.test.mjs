@@ -259,32 +259,91 @@ test('split files', async () => {
 });
 
 /** What stands around a text differs: it is compared without. */
-for (const [name, texts] of [
+for (const [name, texts, type = 'gpt2'] of [
   ['smollm', readJson('files/smollm', 'expected.json').texts],
   ['gpt-2', readJson('files/gpt2', 'expected.json').texts],
-  ['llama', readJson('files/llama', 'expected.json').texts],
-  ['gemma', readJson('files/gemma', 'expected.json').texts],
-  ['bert', readJson('files/word-piece', 'expected.json').texts],
-  ['llama3', readJson('tokenizers/llama3-bpe', 'expected.json').cases],
-  ['t5', readJson('sentencepiece', 'classes.json').find(({ name }) => name === 't5').cases],
+  ['llama', readJson('files/llama', 'expected.json').texts, 'llama'],
+  ['gemma', readJson('files/gemma', 'expected.json').texts, 'gemma'],
+  ['bert', readJson('files/word-piece', 'expected.json').texts, 'bert'],
+  ['llama3', readJson('tokenizers/llama3-bpe', 'expected.json').cases, 'llama'],
+  ['t5', readJson('sentencepiece', 'classes.json').find(({ name }) => name === 't5').cases, 't5'],
 ]) {
   test(`the tokenizer of vocab-${name}.gguf`, async () => {
     const { metadata } = await read(bytesOf(`vocab-${name}.gguf`));
+    const kept = new Map();
     const tokenizer = await api.openTokenizer(
       { name: 'vocabulary', list: async () => [], find: async () => null },
       'gguf',
       null,
       undefined,
       metadata,
+      kept,
     );
     assert.ok(texts.length > 20);
+    const written = Object.fromEntries(Array.from(kept, ([file, make]) => [file, make()]));
+    assert.deepEqual(Object.keys(written), ['tokenizer.json', 'tokenizer_config.json']);
+    const again = await api.openTokenizerOf(written, type, { cacheDir: false }, api.nodeFiles);
+    const { all, ...roles } = tokenizer.specials;
+    assert.deepEqual({ ...again.specials, all: again.specials.all.toSorted() }, { ...roles, all: all.toSorted() });
+    for (const of of ['vocabSize', 'maxLength', 'subwordPrefix']) assert.equal(again[of], tokenizer[of], of);
+    const turns = [{ role: 'user', content: 'hi' }];
+    if (name === 't5') assert.equal(again.hasChatTemplate, false);
+    else assert.equal(again.applyChatTemplate(turns), tokenizer.applyChatTemplate(turns));
     for (const { text, pair, ids, decoded } of texts) {
       const options = pair === undefined ? {} : { pair };
       assert.deepEqual(tokenizer.encode(text, options), ids, JSON.stringify([text, pair]));
+      assert.deepEqual(again.encode(text, options), ids, JSON.stringify([text, pair]));
+      assert.equal(again.decode(ids), tokenizer.decode(ids), JSON.stringify(text));
       if (name !== 'llama3') assert.equal(tokenizer.decode(ids), decoded, JSON.stringify(text));
     }
   });
 }
+
+test('a tokenizer.json says what SentencePiece merges, or is not written', async () => {
+  const { metadata } = await read(bytesOf('vocab-llama.gguf'));
+  const folder = { name: 'vocabulary', list: async () => [], find: async () => null };
+  const texts = ['a', ' a  b ', '\n\n\n\n\nx', `to${' '.repeat(9)}the${' '.repeat(4)}`, 'one<tool>two', '世界 🌱', '   ', ' x\n  y '];
+  const runs = ['\u2581\u2581', '\u2581\u2581\u2581', '\u2581\u2581\u2581\u2581'];
+  const all = ['tokens', 'scores', 'token_type'].map((name) => metadata[`tokenizer.ggml.${name}`]);
+  const writing = async (prefix, trims, more) => {
+    // The runs are pieces of their own, and what else is there keeps its place.
+    const kinds = [(text) => text, () => 0, (_, type) => type];
+    const [tokens, scores, types] = all.map((list, i) => [...list, ...more.map(([text, type]) => kinds[i](text, type))]);
+    const known = new Map(all[0].map((token, id) => [token, id]));
+    for (const [text] of more) if (known.has(text)) tokens[known.get(text)] = `[old ${text}]`;
+    const changed = {
+      ...metadata,
+      'tokenizer.ggml.tokens': tokens,
+      'tokenizer.ggml.scores': scores,
+      'tokenizer.ggml.token_type': types,
+      'tokenizer.ggml.add_space_prefix': prefix,
+      'tokenizer.ggml.remove_extra_whitespaces': trims,
+    };
+    const kept = new Map();
+    const tokenizer = await api.openTokenizer(folder, 'gguf', null, undefined, changed, kept);
+    const files = Object.fromEntries(Array.from(kept, ([file, make]) => [file, make()]));
+    return [tokenizer, await api.openTokenizerOf(files, 'llama', { cacheDir: false }, api.nodeFiles)];
+  };
+  const user = 4;
+  for (const prefix of [true, false]) {
+    for (const trims of [true, false]) {
+      const [tokenizer, again] = await writing(prefix, trims, [...runs.map((run) => [run, user]), ['<tool>', user]]);
+      for (const text of texts) {
+        const ids = tokenizer.encode(text);
+        assert.deepEqual(again.encode(text), ids, JSON.stringify([prefix, trims, text]));
+        assert.equal(again.decode(ids), tokenizer.decode(ids));
+      }
+    }
+  }
+  await refuses(
+    writing(true, false, [['\u2581'.repeat(7), user]]),
+    'unsupported',
+    /tokenizer: .* is not supported/,
+    'a run without shorter ones',
+  );
+  const pair = all[0].flatMap((one) => all[0].map((two) => one + two)).find((text) => /^[a-z]{5,}$/.test(text) && !all[0].includes(text));
+  await refuses(writing(true, false, [[pair, 5]]), 'unsupported', /tokenizer: .* is not supported/, 'an unused piece');
+});
 
 test('scalings of the frequencies', async () => {
   const of = async (name) => (await open(join(root, `${name}.gguf`))).config.rope_scaling;

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
 import { create, load } from '../dist/node.js';
 import { code } from './support/errors.mjs';
-import { folderOf, readTensors } from './support/fixtures.mjs';
+import { fixtures, folderOf, readJson, readTensors } from './support/fixtures.mjs';
 import { byteTokenizer } from './support/tiny.mjs';
 import { stepsOf, weightsOf } from './support/training.mjs';
 
@@ -32,6 +32,37 @@ const texts = Array.from({ length: 40 }, (_, i) => 'abcdefgh'.slice(i % 5, 4 + (
 const recordOf = (files) => Object.fromEntries(files.map(({ name, bytes }) => [name, bytes]));
 
 const logitsOf = async (lm, inputIds = [97, 98, 99]) => (await lm.forward({ inputIds: [inputIds] }))[0].logits;
+
+/** A GGUF file in parts: what stands before its keys, the keys, the list of its tensors, and their data. */
+function keysOf(file) {
+  let at = 24;
+  const number = () => Number(file.readBigUInt64LE((at += 8) - 8));
+  const text = () => {
+    const length = number();
+    return file.toString('utf8', at, (at += length));
+  };
+  const [kString, kArray] = [8, 9];
+  const sizes = [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8];
+  const skip = (kind) => {
+    if (kind === kString) text();
+    else if (kind === kArray) {
+      const of = file.readUInt32LE((at += 4) - 4);
+      for (let left = number(); left > 0; --left) skip(of);
+    } else at += sizes[kind];
+  };
+  const keys = Array.from({ length: Number(file.readBigUInt64LE(16)) }, () => {
+    const begin = at;
+    const name = text();
+    skip(file.readUInt32LE((at += 4) - 4));
+    return { name, bytes: file.subarray(begin, at) };
+  });
+  const tensors = at;
+  for (let left = Number(file.readBigUInt64LE(8)); left > 0; --left) {
+    text();
+    at += 8 * file.readUInt32LE(at) + 4 + 12;
+  }
+  return { head: file.subarray(0, 24), keys, tensors: file.subarray(tensors, at), data: file.subarray(Math.ceil(at / 32) * 32) };
+}
 
 describe('a folder', () => {
   test('has the files transformers would write, and loads again bit for bit', async () => {
@@ -95,6 +126,62 @@ describe('a folder', () => {
     await assert.rejects(lm.save(folder, { optimiser: true }), code('invalid-argument', /'optimizer'/));
     await assert.rejects(lm.save(folder, { optimizer: true }), code('invalid-argument', /has been trained/));
     await lm.dispose();
+  });
+
+  test('has the tokenizer of a llama2.c file as a tokenizer.json too', async () => {
+    const lm = await load(folderOf('llama2c'), { trainable: true, worker: false });
+    const folder = newFolder();
+    await lm.save(folder);
+    assert.deepEqual(
+      readdirSync(folder).filter((name) => name.startsWith('token')),
+      ['tokenizer.bin', 'tokenizer.json', 'tokenizer_config.json'],
+    );
+    const again = await load(folder, { worker: false });
+    for (const { text, ids } of readJson('llama2c', 'expected.json').cases) {
+      assert.deepEqual(await again.tokenize(text), ids);
+      assert.equal(await again.decode(ids), await lm.decode(ids));
+    }
+    await lm.dispose();
+    await again.dispose();
+  });
+
+  test('has the tokenizer of a GGUF file', async () => {
+    const entries = (name) => keysOf(readFileSync(join(fixtures, 'gguf', name)));
+    const model = entries('llama.gguf');
+    const keys = [
+      ...model.keys.filter(({ name }) => !name.startsWith('tokenizer.')),
+      ...entries('vocab-llama.gguf').keys.filter(({ name }) => name.startsWith('tokenizer.')),
+    ].map(({ bytes }) => bytes);
+    const count = Buffer.alloc(8);
+    count.writeBigUInt64LE(BigInt(keys.length));
+    const head = Buffer.concat([model.head.subarray(0, 16), count, ...keys, model.tensors]);
+    const file = Buffer.concat([head, Buffer.alloc((32 - (head.length % 32)) % 32), model.data]);
+    const lm = await load({ 'model.gguf': file }, { trainable: true, worker: false });
+    const folder = newFolder();
+    await lm.save(folder);
+    const again = await load(folder, { worker: false });
+    const texts = readJson('files/llama', 'expected.json').texts;
+    assert.ok(texts.length > 20);
+    for (const { text } of texts) assert.deepEqual(await again.tokenize(text), await lm.tokenize(text), text);
+    const chat = [{ role: 'user', content: 'hi' }];
+    assert.equal(await again.applyChatTemplate(chat), '<s>hi');
+    assert.deepEqual(await weightsOf(again), await weightsOf(lm));
+    await lm.dispose();
+    await again.dispose();
+  });
+
+  test('a save that the end of its model cuts off leaves no drafts', async () => {
+    for (const worker of [true, false]) {
+      const lm = await create({ ...config, n_embd: 256, n_layer: 4 }, { worker, threads: 1 });
+      const folder = newFolder();
+      const saving = assert.rejects(lm.save(folder), code('disposed'));
+      const drafts = () => (existsSync(folder) ? readdirSync(folder).filter((name) => name.endsWith('.tmp')) : []);
+      while (!drafts().some((name) => name.startsWith('model'))) await new Promise((resolve) => setTimeout(resolve, 1));
+      await lm.dispose();
+      await saving;
+      for (let tries = 0; !worker && drafts().length > 0 && tries < 500; ++tries) await new Promise((resolve) => setTimeout(resolve, 10));
+      assert.deepEqual(drafts(), []);
+    }
   });
 
   test('what cannot be written truthfully is not written', async () => {
@@ -276,6 +363,25 @@ describe('a saved training goes on bit for bit', () => {
     await assert.rejects(stepsOf(again.train(texts, { resume: true })), code('invalid-argument', /resume/));
     await again.dispose();
     await lm.dispose();
+  });
+
+  test('an abort in the first step of another training leaves the one that was loaded', async () => {
+    const lm = await make();
+    const options = { steps: 4, batchTokens: 48, seed: 3 };
+    const expected = await stepsOf(lm.train(texts, options));
+    const first = await make();
+    await stepsOf(first.train(texts, options), 2);
+    const again = await load(recordOf(await first.save(undefined, { optimizer: true })), { trainable: true, worker: false });
+    for (const resume of [false, true]) {
+      const abort = new AbortController();
+      const training = again.train(texts, { batchTokens: 4000, microBatchTokens: 33, signal: abort.signal, resume });
+      const ended = assert.rejects(training.next(), { name: 'AbortError' });
+      for (let turn = 0; turn < 12; ++turn) await new Promise((resolve) => setImmediate(resolve));
+      abort.abort();
+      await ended;
+    }
+    assert.deepEqual(await stepsOf(again.train(texts, { resume: true })), expected.slice(2));
+    for (const model of [lm, first, again]) await model.dispose();
   });
 
   test('a save without the optimiser leaves no older state; one that is left beside other weights is refused', async () => {

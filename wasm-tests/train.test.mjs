@@ -512,6 +512,49 @@ test('what learns nothing does not lose the last training', async () => {
   for (const model of [lm, reference]) await model.dispose();
 });
 
+/** Begins a training whose first step has 400 micro-batches, and aborts it after some turns of the event loop. */
+async function abortedInFirstStep(lm, turns, options) {
+  const abort = new AbortController();
+  const many = Array.from({ length: 400 }, () => counting[0]);
+  const training = lm.train(many, { batchTokens: 4000, microBatchTokens: 5, steps: 9, signal: abort.signal, ...options });
+  const ended = assert.rejects(training.next(), { name: 'AbortError' });
+  for (let turn = 0; turn < turns; ++turn) await new Promise((resolve) => setImmediate(resolve));
+  abort.abort();
+  await ended;
+}
+
+test('an abort in the first step of a new training leaves the last to go on with', async () => {
+  for (const prepare of [() => {}, (lm) => lm.addAdapter({ targetModules: 'all-linear', r: 2 })]) {
+    const [lm, reference] = [await make(), await make()];
+    for (const model of [lm, reference]) await prepare(model);
+    const options = { batchTokens: 64, learningRate: 1e-2 };
+    const expected = await stepsOf(reference.train(counting, { ...options, steps: 8 }));
+    const steps = await stepsOf(lm.train(counting, { ...options, steps: 2 }));
+    for (const turns of [0, 10, 40, 80, 120]) {
+      await abortedInFirstStep(lm, turns);
+      steps.push(...(await stepsOf(lm.train(counting, { resume: true, steps: steps.length + 1 }))));
+    }
+    // Twice, and what is saved after it is the last one's.
+    for (const turns of [40, 80]) await abortedInFirstStep(lm, turns);
+    const files = await lm[prepare.length > 0 ? 'saveAdapter' : 'save'](undefined, { optimizer: true });
+    const state = files.find(({ name }) => name === 'trainer_state.json');
+    assert.equal(JSON.parse(new TextDecoder().decode(state.bytes)).step, 7);
+    steps.push(...(await stepsOf(lm.train(counting, { resume: true, steps: 8 }))));
+    assert.deepEqual(steps, expected);
+    for (const model of [lm, reference]) await model.dispose();
+  }
+});
+
+test('a first training that is aborted in its first step can be gone on with', async () => {
+  const [lm, reference] = [await make(), await make()];
+  await abortedInFirstStep(lm, 80);
+  const many = Array.from({ length: 400 }, () => counting[0]);
+  const [resumed] = await stepsOf(lm.train(many, { resume: true }), 1);
+  const options = { batchTokens: 4000, microBatchTokens: 5, steps: 9 };
+  assert.deepEqual(resumed, (await stepsOf(reference.train(many, options), 1))[0]);
+  for (const model of [lm, reference]) await model.dispose();
+});
+
 test('an adapter is saved between steps, and goes on learning after it', async () => {
   const [lm, reference] = [await make(), await make()];
   for (const model of [lm, reference]) await model.addAdapter({ targetModules: ['c_attn'], r: 2 });

@@ -320,6 +320,7 @@ val parameters_of(const std::vector<wf::Parameter>& list, const std::string& pre
     if (!parameter.alias.empty()) entry.set("alias", parameter.alias);
     if (!parameter.option.empty()) entry.set("option", parameter.option);
     entry.set("dtype", std::string(wf::name_of(parameter.weight->dtype())));
+    if (parameter.weight->use() == wf::Weight::Use::kMatrix) entry.set("linear", true);
     all.call<void>("push", entry);
   }
   return all;

@@ -298,12 +298,15 @@ export class Model {
     return this.#client.call('loadAdapter', [source instanceof URL ? source.href : source, {}], { signal });
   }
 
-  /** Saves the adapter as PEFT does, to where `save` would save the model. */
-  saveAdapter(folder: string | FileSystemDirectoryHandle, options?: { signal?: AbortSignal }): Promise<undefined>;
-  saveAdapter(folder?: undefined, options?: { signal?: AbortSignal }): Promise<SavedFile[]>;
-  async saveAdapter(folder?: string | FileSystemDirectoryHandle, options?: { signal?: AbortSignal }): Promise<SavedFile[] | undefined> {
-    const { signal } = checkOptions('saveAdapter', options, ['signal']);
-    return this.#client.call('saveAdapter', [destination('saveAdapter', folder)], { signal });
+  /**
+   * Saves the adapter as PEFT does, to where `save` would save the model; with `optimizer: true` also what `train(data, { resume: true })`
+   * goes on from where `loadAdapter` has loaded it.
+   */
+  saveAdapter(folder: string | FileSystemDirectoryHandle, options?: SaveOptions): Promise<undefined>;
+  saveAdapter(folder?: undefined, options?: SaveOptions): Promise<SavedFile[]>;
+  async saveAdapter(folder?: string | FileSystemDirectoryHandle, options?: SaveOptions): Promise<SavedFile[] | undefined> {
+    const { optimizer = false, signal } = checkOptions('saveAdapter', options, ['optimizer', 'signal']);
+    return this.#client.call('saveAdapter', [destination('saveAdapter', folder), optimizer], { signal });
   }
 
   /** Adds the changes to the weights themselves. @throws WasmformerError `unsupported` where those are held in few bits */

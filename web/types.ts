@@ -632,7 +632,7 @@ export interface TrainStep {
 
 /** How to save. */
 export interface SaveOptions {
-  /** Save the optimiser's state and the position in the data too: twice the model's size. Default `false`: an older state in the folder goes. */
+  /** Save the optimiser's state and the position in the data too: twice the size of what is trained. Default `false`: an older state in the folder goes. */
   optimizer?: boolean;
   /** Abandons a save that waits for its turn. */
   signal?: AbortSignal;
@@ -644,8 +644,17 @@ export interface AdapterOptions {
   r?: number;
   /** The changes are scaled by `loraAlpha / r`. Default 8. */
   loraAlpha?: number;
-  /** Linear layers, by the end of their names: `['q_proj', 'v_proj']`. */
-  targetModules: readonly string[];
+  /**
+   * Linear layers, by the end of their names (`['q_proj', 'v_proj']`), by a regular expression of Python's that whole names match
+   * (`'.*[.](q|v)_proj'`), or `'all-linear'`: every one but the output layer.
+   */
+  targetModules: string | readonly string[];
+  /** Modules that stay as they are, in the same ways. */
+  excludeModules?: string | readonly string[];
+  /** With a list as `targetModules`: only those in these layers, from 0. */
+  layersToTransform?: number | readonly number[];
+  /** What the layers' numbers come after, where it is not the first number in a name (`'h'`). */
+  layersPattern?: string | readonly string[];
   /** Scale by `loraAlpha / sqrt(r)` instead (Kalajdzievski 2023). Default `false`. */
   useRslora?: boolean;
   /** Of what the changes begin with. Default 0. */

@@ -27,7 +27,7 @@ for (const [name, most] of [
   });
 }
 
-test('all JavaScript that a page loads is at most 112 KB gzipped', (t) => {
+test('all JavaScript that a page loads is at most 113.2 KB gzipped', (t) => {
   const loaded = new Set();
   const visit = (name) => {
     if (loaded.has(name)) return;
@@ -40,7 +40,7 @@ test('all JavaScript that a page loads is at most 112 KB gzipped', (t) => {
   const sizes = [...loaded].map((name) => [name, gzipped(join(dist, name))]);
   t.diagnostic(sizes.map(([name, size]) => `${name} ${(size / 1000).toFixed(1)} KB`).join(', '));
   const total = sizes.reduce((sum, [, size]) => sum + size, 0);
-  assert.ok(total <= 112_000, `${total} bytes: ${JSON.stringify(sizes)}`);
+  assert.ok(total <= 113_200, `${total} bytes: ${JSON.stringify(sizes)}`);
 });
 
 test('the tarball is at most 8 MB and holds what it should', (t) => {

@@ -1,4 +1,4 @@
-"""Five steps of torch.optim.AdamW, with a warmed-up cosine schedule and clipping, from weights of fixtures: losses and what the weights become."""
+"""Five steps of torch.optim.AdamW in double, with a warmed-up cosine schedule and clipping, from weights of fixtures: losses and weights."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def train(model: torch.nn.Module, loss_of, batches: list) -> dict:
         scheduler.step()
         optimizer.zero_grad()
         steps.append({"loss": loss.item(), "gradientNorm": norm.item(), "learningRate": rate})
-    return {"steps": steps, "weights": {name: p.detach().contiguous() for name, p in named}}
+    return {"steps": steps, "weights": {name: p.detach().float().contiguous() for name, p in named}}
 
 
 def causal(model, one):
@@ -83,7 +83,7 @@ def generate(root: Path, seed: int) -> None:
     for name, (load, loss_of, entry) in runs.items():
         lengths = [(5, 7), (4, 8), (9, 2), (6, 6), (3, 10)] if name == "transformer" else [(9, 15), (13, 11), (5, 19), (12, 12), (20, 4)]
         batches = [[entry(n) for n in pair] for pair in lengths]
-        found = train(load().eval(), loss_of, batches)
+        found = train(load().eval().double(), loss_of, batches)
         save_file(found["weights"], folder / f"{name}.safetensors")
         answers[name] = {"batches": batches, "steps": found["steps"]}
         print(f"training {name}:", [round(step["loss"], 4) for step in found["steps"]], [round(step["gradientNorm"], 2) for step in found["steps"]])

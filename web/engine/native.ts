@@ -15,6 +15,8 @@ export interface NativeParameter {
   option?: string;
   /** As in `Plan.stores`. */
   dtype: string;
+  /** The matrix of a linear layer. */
+  linear?: boolean;
 }
 
 export interface NativeTensor {

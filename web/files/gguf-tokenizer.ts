@@ -154,7 +154,7 @@ export function describeGguf(
   function bytePairs(): Description {
     const split = kSplits.find(([names]) => among(names, pre));
     if (split === undefined && !among(`${kPlain} ${kDigits}`, pre)) throw unsupported('pre', 'a way to cut texts that is known here');
-    const bytes = { type: 'ByteLevel', add_prefix_space: false, use_regex: split === undefined };
+    const bytes = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: split === undefined };
     const first = split
       ? { type: 'Split', pattern: { Regex: split[1] }, behavior: 'Isolated', invert: false }
       : among(kDigits, pre) && { type: 'Digits', individual_digits: true };
@@ -166,7 +166,7 @@ export function describeGguf(
         ...(pre === 'qwen2' && { normalizer: { type: 'NFC' } }),
         pre_tokenizer: first ? { type: 'Sequence', pretokenizers: [first, bytes] } : bytes,
         post_processor: around(),
-        decoder: { type: 'ByteLevel' },
+        decoder: bytes,
         model: {
           type: 'BPE',
           vocab: Object.assign(Object.create(null), Object.fromEntries(vocab.map((token, id) => [token, id]))),

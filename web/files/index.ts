@@ -9,7 +9,7 @@ import { loadTensors as loadMatched, type Slab, type TensorMatch } from './load-
 import { readSafetensors } from './safetensors.ts';
 import { readSentenceSettings, type SentenceSettings } from './sentence.ts';
 import { type ByteSource, BytesSource, type ModelFolder } from './source.ts';
-import { openTokenizer, type Tokenizer } from './tokenizer.ts';
+import { type Kept, openTokenizer, type Tokenizer } from './tokenizer.ts';
 
 export { type CacheApi, type CacheEntry, createCacheApi } from './cache.ts';
 export type { ChatMessage, ChatTemplateOptions } from './chat.ts';
@@ -25,7 +25,7 @@ export { bytesFile, type Destination, jsonFile, type Output, safetensorsFile, wr
 export { plainSettings, type SentenceSettings } from './sentence.ts';
 export type { ByteSource, ModelFolder } from './source.ts';
 export type { TensorEntry } from './tensors.ts';
-export type { DecodeOptions, EncodeOptions, SpecialTokens, Tokenizer } from './tokenizer.ts';
+export type { DecodeOptions, EncodeOptions, Kept, SpecialTokens, Tokenizer } from './tokenizer.ts';
 
 /** The tensors of a checkpoint, streamed; see load-tensors.ts. Progress is told to the checkpoint's listener. */
 export function loadTensors(
@@ -79,38 +79,37 @@ export async function openAdapter(
   }
 }
 
-/** Bytes of files by name. */
-export type Kept = Map<string, Uint8Array>;
-
-/** The checkpoint's tokenizer, or null where it has none. `kept` gets the files it is made of. */
-export function loadTokenizer(checkpoint: Checkpoint, options: { signal?: AbortSignal; kept?: Kept } = {}): Promise<Tokenizer | null> {
+/** The checkpoint's tokenizer, or null where it has none. `kept` gets the files it is made of, or others that say the same. */
+export async function loadTokenizer(
+  checkpoint: Checkpoint,
+  { kept, ...options }: { signal?: AbortSignal; kept?: Kept } = {},
+): Promise<Tokenizer | null> {
   const { folder, format, config, metadata, context } = checkpoint;
-  return openTokenizer(keeping(folder, options.kept), format, config.model_type, options.signal ?? context.signal, metadata);
+  const signal = options.signal ?? context.signal;
+  const tokenizer = await openTokenizer(keeping(folder, kept), format, config.model_type, signal, metadata, kept);
+  // In a file of its own, which is otherwise looked for when it is needed.
+  if (kept) await tokenizer?.prepareChatTemplate(signal);
+  return tokenizer;
 }
 
 /** A folder that keeps what is read of it. */
 function keeping(folder: ModelFolder, kept: Kept | undefined): ModelFolder {
   if (!kept) return folder;
   const keep = async (file: string, source: ByteSource, signal: AbortSignal | undefined) => {
-    const bytes = kept.get(file) ?? (await source.read(0, source.size, signal));
-    kept.set(file, bytes);
+    const bytes = kept.get(file)?.() ?? (await source.read(0, source.size, signal));
+    kept.set(file, () => bytes);
     return new BytesSource(file, bytes);
   };
-  return {
-    name: folder.name,
-    focus: folder.focus,
-    commit: folder.commit,
-    has: (file, signal) => folder.has(file, signal),
+  const reading: Pick<ModelFolder, 'find' | 'open'> = {
     find: async (file, signal) => {
       const source = await folder.find(file, signal);
       return source && keep(file, source, signal);
     },
     open: async (file, signal) => keep(file, await folder.open(file, signal), signal),
-    list: () => folder.list(),
-    release: (file) => folder.release(file),
-    discard: (file) => folder.discard(file),
-    close: () => folder.close(),
   };
+  return new Proxy(folder, {
+    get: (of: any, name) => (reading as any)[name] ?? (of[name]?.bind ? of[name].bind(of) : of[name]),
+  });
 }
 
 /** How a sentence encoder pools, or null where its files do not say; see sentence.ts. */

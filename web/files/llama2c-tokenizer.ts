@@ -3,7 +3,9 @@ import { Pipeline } from './pipeline.ts';
 import { specialPart } from './post-processor.ts';
 import { pieceTypes, type SentencePieceModel, sentencePieceNormalizer, sentencePieceSubwords } from './sentencepiece.ts';
 import { byteToken } from './subword.ts';
-import { type Tokenizer, VocabularyTokenizer } from './tokenizer.ts';
+import { type Kept, type SpecialTokens, type Tokenizer, VocabularyTokenizer } from './tokenizer.ts';
+import { around } from './tokenizer-files.ts';
+import { writeTokenizer, writtenMerges } from './tokenizer-written.ts';
 
 const kUnk = 0;
 const kBos = 1;
@@ -17,7 +19,7 @@ const kFirstByte = 3;
  * token, then the pair of the best score is joined until none is left.
  * @throws WasmformerError `invalid-file`
  */
-export function readLlama2cTokenizer(bytes: Uint8Array, where: string): Tokenizer {
+export function readLlama2cTokenizer(bytes: Uint8Array, where: string, kept?: Kept): Tokenizer {
   const bad = (message: string): WasmformerError => new WasmformerError('invalid-file', `[${where}] ${message}`);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   if (bytes.length < 4) throw bad(`length: expected at least 4 bytes, got ${bytes.length}`);
@@ -72,16 +74,23 @@ export function readLlama2cTokenizer(bytes: Uint8Array, where: string): Tokenize
     tokenOf: (id) => vocab[id] as string,
     postProcess: (parts, add) => parts.flatMap((part) => (add ? [specialPart([kBos], 0), part] : [part])),
   });
+  const decoder = {
+    type: 'Sequence',
+    decoders: [{ type: 'ByteFallback' }, { type: 'Fuse' }, { type: 'Strip', content: ' ', start: 1, stop: 0 }],
+  };
+  const specials: SpecialTokens = { bos: kBos, eos: kEos, pad: null, unk: kUnk, sep: null, cls: null, mask: null, all: [kUnk, kBos, kEos] };
+  const templates = new Map();
+  if (kept) {
+    const json = () => ({ decoder, post_processor: around('<s> $A', '<s> $A <s> $B'), ...writtenMerges(model, vocab) });
+    writeTokenizer(kept, { json, vocab, added: [], specials, templates });
+  }
   return new VocabularyTokenizer({
     where,
     vocab,
     steps: (texts, addSpecialTokens) => pipeline.steps(texts, addSpecialTokens),
-    decoder: {
-      type: 'Sequence',
-      decoders: [{ type: 'ByteFallback' }, { type: 'Fuse' }, { type: 'Strip', content: ' ', start: 1, stop: 0 }],
-    },
+    decoder,
     cleanUp: false,
-    specials: { bos: kBos, eos: kEos, pad: null, unk: kUnk, sep: null, cls: null, mask: null, all: [kUnk, kBos, kEos] },
-    templates: new Map(),
+    specials,
+    templates,
   });
 }

@@ -5,6 +5,7 @@ import type { Normalizer } from './normalizer.ts';
 import { pieceTypes, readSentencePiece, type SentencePieceModel, sentencePieceNormalizer, sentencePieceSubwords } from './sentencepiece.ts';
 import type { ModelFolder } from './source.ts';
 import type { Subwords } from './subword.ts';
+import { writtenMerges } from './tokenizer-written.ts';
 
 /** A tokenizer.json, or what stands for one. */
 export interface Description {
@@ -12,7 +13,13 @@ export interface Description {
   file: string;
   json: JsonObject;
   /** For models that a tokenizer.json cannot express: instead of its `model`, and of its `normalizer` where it has none. */
-  native?: { vocab: (string | undefined)[]; normalize?: Normalizer; subwords: Subwords };
+  native?: {
+    vocab: (string | undefined)[];
+    normalize?: Normalizer;
+    subwords: Subwords;
+    /** What a tokenizer.json can say of it after all, given the tokens by id. */
+    written?: (vocab: readonly (string | undefined)[]) => JsonObject;
+  };
   /** Further special tokens, in the order of their ids. */
   special?: readonly unknown[];
   /** The token a stretch of text begins with whatever comes after, and how long it is. */
@@ -472,6 +479,7 @@ export function native(
         for (let i = 0; i < tokens.length; i += 3) tokens[i] = idOf(tokens[i] as number, text.slice(tokens[i + 1], tokens[i + 2]));
         return tokens;
       },
+      written: (vocab) => writtenMerges(model, vocab),
     },
   };
 }
@@ -548,10 +556,12 @@ export function wordPieceDescription(
       normalizer: { type: 'BertNormalizer', clean_text: true, handle_chinese_chars: chinese, strip_accents: accents, lowercase },
       pre_tokenizer: { type: 'BertPreTokenizer' },
       post_processor: around('[CLS] $A [SEP]', '[CLS] $A [SEP] $B:1 [SEP]:1'),
-      decoder: { type: 'WordPiece' },
+      decoder: { type: 'WordPiece', prefix: '##', cleanup: true },
       model: {
         type: 'WordPiece',
         unk_token: '[UNK]',
+        continuing_subword_prefix: '##',
+        max_input_chars_per_word: 100,
         vocab: Object.assign(Object.create(null), Object.fromEntries(tokens.map((token, id) => [token, id]))),
       },
     },

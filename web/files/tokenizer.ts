@@ -12,6 +12,7 @@ import { compilePreTokenizer } from './pre-tokenizer.ts';
 import type { ModelFolder } from './source.ts';
 import { compileModel } from './subword.ts';
 import { type Description, defaultRoles, describeFiles, familyOf, type LanguageRule, languageRule } from './tokenizer-files.ts';
+import { writeTokenizer } from './tokenizer-written.ts';
 
 /** Ids of the tokens a tokenizer gives a role, null for none. */
 export interface SpecialTokens {
@@ -84,6 +85,9 @@ export interface Tokenizer {
    */
   applyChatTemplate(messages: readonly ChatMessage[], options?: ChatTemplateOptions): string;
 }
+
+/** Files by name, and what gives their bytes. */
+export type Kept = Map<string, () => Uint8Array>;
 
 const kRoles = ['bos', 'eos', 'pad', 'unk', 'sep', 'cls', 'mask'] as const;
 
@@ -311,6 +315,7 @@ export class VocabularyTokenizer implements Tokenizer {
  * The tokenizer of a model: tokenizer.json, or the files that the model's class in transformers reads (tokenizer-files.ts),
  * or llama2.c's tokenizer.bin.
  * @param metadata of a GGUF file, whose own tokenizer comes before any other
+ * @param kept gets the files of transformers that say the same, where the tokenizer is read from others
  * @returns null where the folder has none: such a model works with ids
  * @throws WasmformerError `unsupported` for a kind that is not known, `invalid-file`
  */
@@ -320,12 +325,14 @@ export async function openTokenizer(
   modelType: unknown,
   signal?: AbortSignal,
   metadata?: JsonObject,
+  kept?: Kept,
 ): Promise<Tokenizer | null> {
   const inside = metadata && describeGguf(metadata, folder.focus ?? 'GGUF');
-  if (inside) return buildTokenizer(folder, inside.description, inside.settings, inside.family);
+  if (inside) return buildTokenizer(folder, inside.description, inside.settings, inside.family, kept);
   if (format === 'llama2.c') {
     const source = await folder.find('tokenizer.bin', signal);
-    return source === null ? null : readLlama2cTokenizer(await source.read(0, source.size, signal), `${folder.name}: tokenizer.bin`);
+    if (source === null) return null;
+    return readLlama2cTokenizer(await source.read(0, source.size, signal), `${folder.name}: tokenizer.bin`, kept);
   }
   const text = await readText(folder, 'tokenizer.json', signal);
   const json = text === null ? null : parseJson(text, `${folder.name}: tokenizer.json`);
@@ -399,6 +406,7 @@ function buildTokenizer(
   description: Description,
   settings: JsonObject,
   family: ReturnType<typeof familyOf>,
+  kept?: Kept,
 ): Tokenizer {
   const { json, native, lead } = description;
   const where = `${folder.name}: ${description.file}`;
@@ -488,6 +496,10 @@ function buildTokenizer(
     });
   const maxLength = own(settings, 'model_max_length');
   const templates = readTemplates(own(settings, 'chat_template'));
+  if (kept) {
+    const whole = () => ({ ...json, ...native?.written?.(vocab) });
+    writeTokenizer(kept, { json: whole, vocab, added: [...added.values()], specials, templates, maxLength });
+  }
   return new VocabularyTokenizer({
     where: folder.name,
     vocab,

@@ -2,6 +2,7 @@ import { constants } from 'node:fs';
 import { type FileHandle, mkdir, open, readdir, readFile, rename, rm, rmdir, stat, statfs, utimes, writeFile } from 'node:fs/promises';
 import { homedir, hostname } from 'node:os';
 import { basename, dirname, join, resolve, sep } from 'node:path';
+import { threadId } from 'node:worker_threads';
 import { WasmformerError } from '../errors.ts';
 import { sleep } from '../files/http.ts';
 import { type ByteSource, checkRange } from '../files/source.ts';
@@ -120,7 +121,8 @@ const local: LocalFiles = {
     const drafts: [draft: string, target: string][] = [];
     try {
       await makeFolder(folder);
-      await removeDrafts(folder, files);
+      const isDraft = (found: string) => /\.\d+\.[a-z\d]+\.tmp$/.test(found) && files.some(({ name }) => found.startsWith(`${name}.`));
+      await removeDrafts(folder, isDraft, kStaleDraft);
       for (const name of [...files.map(({ name }) => name), ...stale]) {
         if ((await local.kind(join(folder, name))) === 'folder') {
           throw new WasmformerError('invalid-argument', `[save] ${join(folder, name)}: expected a file, got a folder`);
@@ -128,7 +130,7 @@ const local: LocalFiles = {
       }
       for (const { name, chunks } of files) {
         const target = join(folder, name);
-        const draft = `${target}.${process.pid}.${Math.random().toString(36).slice(2)}.tmp`;
+        const draft = `${target}${draftOf(threadId)}${Math.random().toString(36).slice(2)}.tmp`;
         drafts.push([draft, target]);
         const handle = await open(draft, 'wx');
         try {
@@ -171,14 +173,22 @@ function noRoom(reason: unknown, what: string): WasmformerError {
   return new WasmformerError('busy', `[cache] ${what}: ${code || String(reason)}`, { cause: reason });
 }
 
-/** Removes drafts of these files that a save has left whose worker or process ended in it. */
-async function removeDrafts(folder: string, files: readonly { name: string }[]): Promise<void> {
+/** What stands in the names of a thread's drafts. */
+const draftOf = (thread: number) => `.${process.pid}.${thread}x`;
+
+/** Removes drafts that a save has left whose worker or process ended in it, and which are as old as that. */
+async function removeDrafts(folder: string, isDraft: (name: string) => boolean, age: number): Promise<void> {
   for (const found of await readdir(folder).catch(() => [])) {
-    if (!/\.\d+\.[a-z\d]+\.tmp$/.test(found) || !files.some(({ name }) => found.startsWith(`${name}.`))) continue;
+    if (!isDraft(found)) continue;
     const path = join(folder, found);
     const entry = await stat(path).catch(() => null);
-    if (entry && Date.now() - entry.mtimeMs > kStaleDraft) await rm(path, { force: true }).catch(() => {});
+    if (entry && Date.now() - entry.mtimeMs > age) await rm(path, { force: true }).catch(() => {});
   }
+}
+
+/** Removes what a thread that has ended was writing. */
+export function removeDraftsOf(thread: number, folder: string): Promise<void> {
+  return removeDrafts(folder, (found) => found.endsWith('.tmp') && found.includes(draftOf(thread)), -Infinity);
 }
 
 /** A folder and those above it. Node's own recursive `mkdir` never ends where a parent exists but takes no folders, as in /proc. */

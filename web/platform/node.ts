@@ -1,10 +1,12 @@
 import { readFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
+import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import type { EnginePort, Request, Response } from '../engine/protocol.ts';
 import { chooseThreads, type ThreadPort, type Threads } from '../engine/threads.ts';
 import { WasmformerError } from '../errors.ts';
+import { removeDraftsOf } from './node-files.ts';
 import { sharing } from './wasm.ts';
 
 /** Compiles the module from a file or an address. */
@@ -56,8 +58,15 @@ export function spawn(url: string | URL = new URL('./node-worker.js', import.met
     );
   }
   worker.unref();
+  const { threadId } = worker;
+  const savedTo = new Set<string>();
   return {
-    post: (message: Request, transfer: ArrayBuffer[] = []) => worker.postMessage(message, transfer),
+    post: (message: Request, transfer: ArrayBuffer[] = []) => {
+      worker.postMessage(message, transfer);
+      if (!('method' in message) || !message.method.startsWith('save')) return;
+      const [to] = message.args;
+      if (typeof to === 'string') savedTo.add(resolve(to));
+    },
     listen: (receive: (message: Response) => void) => {
       worker.on('message', receive);
       // Listening holds the process up; whether it should is for `setBusy` to say.
@@ -71,6 +80,7 @@ export function spawn(url: string | URL = new URL('./node-worker.js', import.met
     setBusy: (busy) => (busy ? worker.ref() : worker.unref()),
     terminate: async () => {
       await worker.terminate();
+      await Promise.all([...savedTo].map((folder) => removeDraftsOf(threadId, folder)));
     },
   };
 }

@@ -1,23 +1,35 @@
 import type { Call, Methods } from '../engine/host.ts';
 import type { Native, NativeParameter, NativeSession } from '../engine/native.ts';
 import { WasmformerError } from '../errors.ts';
-import { type Destination, type FileOptions, jsonFile, openAdapter, type Source, safetensorsFile, writeFiles } from '../files/index.ts';
+import { type Destination, type FileOptions, jsonFile, type Output, openAdapter, type Source, safetensorsFile } from '../files/index.ts';
 import { isObject } from '../files/json.ts';
 import type { FilePlatform } from '../platform/files.ts';
-import type { SavedFile } from '../types.ts';
+import type { ModelInfo, SavedFile } from '../types.ts';
+import { modulesOf } from './adapter-modules.ts';
 import type { AdapterSettings } from './adapter-options.ts';
 
 /** What PEFT's files call the model around the names of its modules. */
 const before = 'base_model.model.';
 /** Keys of adapter_config.json that are read, or say nothing about what the adapter computes. */
 const known = new Set([
-  ...['peft_type', 'bias', 'r', 'lora_alpha', 'target_modules', 'use_rslora', 'init_lora_weights', 'lora_dropout', 'fan_in_fan_out'],
+  ...[
+    'peft_type',
+    'bias',
+    'r',
+    'lora_alpha',
+    'target_modules',
+    'exclude_modules',
+    'use_rslora',
+    'init_lora_weights',
+    'lora_dropout',
+    'fan_in_fan_out',
+  ],
   ...['task_type', 'base_model_name_or_path', 'revision', 'inference_mode', 'peft_version', 'auto_mapping', 'megatron_core'],
-  ...['qalora_group_size', 'layers_pattern', 'loftq_config', 'ensure_weight_tying'],
+  ...['qalora_group_size', 'layers_to_transform', 'layers_pattern', 'loftq_config', 'ensure_weight_tying'],
 ]);
 
-const isNames = (value: unknown) =>
-  Array.isArray(value) && value.length > 0 && value.every((name) => typeof name === 'string' && name !== '');
+const isNames = (value: unknown) => typeof value === 'string' || (Array.isArray(value) && value.every((name) => typeof name === 'string'));
+const isNumbers = (value: unknown) => [value].flat().every(Number.isInteger);
 
 /** What an adapter_config.json says, or that it says something that is not built. */
 function settingsOf(config: Record<string, unknown>): AdapterSettings {
@@ -33,23 +45,28 @@ function settingsOf(config: Record<string, unknown>): AdapterSettings {
     if (!known.has(key) && !isUnset) wrong('unsupported', key, 'null');
   }
   const { r = 8, lora_alpha = 8, target_modules, use_rslora = false } = config;
+  const { exclude_modules, layers_to_transform, layers_pattern } = config;
   if (!(Number.isInteger(r) && (r as number) >= 1)) wrong('invalid-file', 'r', 'an integer from 1');
   if (typeof lora_alpha !== 'number') wrong('invalid-file', 'lora_alpha', 'a number');
-  if (!isNames(target_modules))
-    wrong(typeof target_modules === 'string' ? 'unsupported' : 'invalid-file', 'target_modules', 'a list of names of linear layers');
+  if (!isNames(target_modules) || (target_modules as string).length === 0)
+    wrong('invalid-file', 'target_modules', 'names of linear layers');
+  if (!isNames(exclude_modules ?? [])) wrong('invalid-file', 'exclude_modules', 'names of modules');
+  if (!isNumbers(layers_to_transform ?? [])) wrong('invalid-file', 'layers_to_transform', 'numbers of layers');
+  if (!isNames(layers_pattern ?? [])) wrong('invalid-file', 'layers_pattern', 'names');
   if (typeof use_rslora !== 'boolean') wrong('invalid-file', 'use_rslora', 'true or false');
-  return { r, lora_alpha, target_modules, use_rslora } as AdapterSettings;
+  return { r, lora_alpha, target_modules, exclude_modules, layers_to_transform, layers_pattern, use_rslora } as AdapterSettings;
 }
 
 /** What adapters need of the engine. */
 export interface AdapterHost {
   files: FilePlatform;
-  turn(): Promise<void>;
   /** Runs work as one turn in the queue of the model's calls, refused while a training runs. */
   exclusively<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>;
   /** Runs work as one turn in the queue. */
   queued<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>;
-  model(): { native: Native; session: NativeSession; config: Readonly<Record<string, unknown>> };
+  /** Writes files, and with `optimizer` what it takes to go on with the last training. */
+  write(where: string, files: Output[], to: Destination, optimizer: boolean): Promise<SavedFile[] | undefined>;
+  model(): { native: Native; session: NativeSession; config: Readonly<Record<string, unknown>>; info: ModelInfo };
 }
 
 /** The low-rank changes of a model's weights, one set at a time, in the files of the PEFT library. */
@@ -58,6 +75,8 @@ export class Adapter {
   #settings: AdapterSettings | null = null;
   /** What it consists of; null: there is none. */
   parameters: NativeParameter[] | null = null;
+  /** Where a saved training of it lies, if one does. */
+  training?: { source: Source; options: FileOptions } | undefined;
 
   constructor(host: AdapterHost) {
     this.#host = host;
@@ -69,22 +88,31 @@ export class Adapter {
       addAdapter: (settings: AdapterSettings, seed: number, { signal }: Call) => exclusively(async () => this.#add(settings, seed), signal),
       loadAdapter: (source: Source, options: FileOptions, { signal }: Call) =>
         exclusively(() => this.#load(source, { ...options, signal }), signal),
-      saveAdapter: (to: Destination, { signal }: Call) => queued(() => this.#save(to), signal),
+      saveAdapter: (to: Destination, optimizer: boolean, { signal }: Call) => queued(() => this.#save(to, optimizer), signal),
       mergeAdapter: ({ signal }: Call) => exclusively(async () => this.#end('mergeAdapter'), signal),
       removeAdapter: ({ signal }: Call) => exclusively(async () => this.#end('removeAdapter'), signal),
     };
   }
 
   #add(settings: AdapterSettings, seed: number): void {
-    const { native, session } = this.#host.model();
-    this.parameters = native.call(() => session.addAdapter({ ...settings, seed }));
-    this.#settings = settings;
+    const { native, session, info } = this.#host.model();
+    const { r, lora_alpha, use_rslora } = settings;
+    const own = { r, lora_alpha, use_rslora };
+    const target_modules = modulesOf(
+      settings,
+      native.call(() => session.parameters()),
+      info.head,
+    );
+    this.parameters = native.call(() => session.addAdapter({ ...own, target_modules, seed }));
+    this.#settings = { ...own, target_modules };
+    this.training = undefined;
   }
 
   #end(call: 'mergeAdapter' | 'removeAdapter'): void {
     const { native, session } = this.#host.model();
     native.call(() => session[call]());
     this.parameters = this.#settings = null;
+    this.training = undefined;
   }
 
   async #load(source: Source, options: FileOptions): Promise<void> {
@@ -104,19 +132,20 @@ export class Adapter {
       }
       const [more] = tensors.keys();
       if (more) throw new WasmformerError('unsupported', `[adapter_model.safetensors] ${more}: a tensor of no module that is adapted`);
+      this.training = { source, options };
     } catch (reason) {
       this.#end('removeAdapter');
       throw reason;
     }
   }
 
-  async #save(to: Destination): Promise<SavedFile[] | undefined> {
-    const { native, session, config } = this.#host.model();
+  async #save(to: Destination, optimizer: boolean): Promise<SavedFile[] | undefined> {
+    const { native, session, config, info } = this.#host.model();
     const { parameters } = this;
     if (!parameters) throw new WasmformerError('invalid-argument', '[saveAdapter] model: expected one with an adapter, got one without');
     const settings = {
       peft_type: 'LORA',
-      task_type: config.is_encoder_decoder ? 'SEQ_2_SEQ_LM' : 'CAUSAL_LM',
+      task_type: config.is_encoder_decoder ? 'SEQ_2_SEQ_LM' : info.encoderOnly ? null : 'CAUSAL_LM',
       base_model_name_or_path: config._name_or_path ?? null,
       inference_mode: true,
       bias: 'none',
@@ -129,6 +158,6 @@ export class Adapter {
     const data = (index: number) => () => native.call(() => session.adapterParameter(index)).data;
     const stored = parameters.map(({ name, shape }, index) => ({ name: before + name, shape, data: data(index) }));
     const files = [jsonFile('adapter_config.json', settings), safetensorsFile('adapter_model.safetensors', stored)];
-    return writeFiles(files, to, this.#host.files, this.#host.turn);
+    return this.#host.write('saveAdapter', files, to, optimizer);
   }
 }

@@ -62,6 +62,8 @@ const trainingFiles = ['optimizer.safetensors', 'trainer_state.json'] as const;
 export class Trainings {
   readonly #host: TrainingsHost;
   #training: Training | null = null;
+  /** The one that has taken the optimiser's memory; until it has learned something, the last is another. */
+  #begun: Training | null = null;
   /** The training that runs, under the number that the caller gave it. */
   #active: { id: number; training?: Training } | null = null;
   readonly #adapter: Adapter;
@@ -71,14 +73,24 @@ export class Trainings {
     const exclusively = <T>(work: () => Promise<T>, signal: AbortSignal) =>
       host.queue.run(async () => {
         if (this.#active) throw new WasmformerError('busy', '[adapter] model: a training runs: leave its loop or abort it first');
-        this.#training?.suspend();
+        this.#begun?.suspend();
         const result = await work();
-        // What it was about to go on with is of other weights.
-        this.#training = null;
+        // What they were about to go on with is of other weights.
+        this.#training = this.#begun = null;
         return result;
       }, signal);
-    const queued = <T>(work: () => Promise<T>, signal: AbortSignal) => host.queue.run(work, signal);
-    this.#adapter = new Adapter({ files: host.files, turn: host.turn, exclusively, queued, model: host.trainee });
+    this.#adapter = new Adapter({
+      files: host.files,
+      exclusively,
+      queued: (work, signal) => host.queue.run(work, signal),
+      write: (where, files, to, optimizer) => this.#write(where, files, to, optimizer),
+      model: host.trainee,
+    });
+  }
+
+  /** Where what is trained comes from. */
+  #origin(): Pick<Origin, 'training'> | null {
+    return this.#adapter.parameters ? this.#adapter : this.#host.trainee().origin;
   }
 
   /** What is trained: the adapter, where there is one, and otherwise the weights. */
@@ -117,17 +129,20 @@ export class Trainings {
     this.#active = active;
     try {
       const training = await queue.run(async () => {
-        const resumed = request.resume ? await this.#resumable(trainee, call) : null;
+        const resumed = request.resume ? await this.#resumable(call) : null;
         const training: Training = new Training(
           {
             ...trainee,
             // What was saved beside other weights is of no use to these.
-            learned: () => delete trainee.origin?.training,
-            begin: (start) => {
-              // There is never room taken for two; where this one cannot begin, the last can still be gone on with.
-              this.#training?.suspend();
-              start();
+            learned: () => {
               this.#training = training;
+              delete this.#origin()?.training;
+            },
+            begin: (start) => {
+              // There is never room taken for two; where this one does not come to learn, the last can still be gone on with.
+              this.#begun?.suspend();
+              start();
+              this.#begun = training;
             },
             trained: () => this.#trained(),
             turn,
@@ -153,14 +168,17 @@ export class Trainings {
     }
   }
 
-  /** The last training here, or the one that the model was saved with. */
-  async #resumable({ origin }: Trainee, { signal, emit }: Call): Promise<Resumable> {
-    this.#training?.suspend();
+  /** The last training here, the one that the model was saved with, or one that has learned nothing yet. */
+  async #resumable({ signal, emit }: Call): Promise<Resumable> {
+    this.#begun?.suspend();
     const last = this.#training?.resumable;
     if (last) return last;
-    const at = this.#adapter.parameters ? undefined : origin?.training;
+    const at = this.#origin()?.training;
     const saved = at && (await openTraining(at.source, { ...at.options, signal }, this.#host.files));
-    if (!saved) fail('resume', 'a model that has been trained, or was saved with optimizer: true', 'one without a training');
+    if (!saved) {
+      const begun = this.#begun?.resumable;
+      return begun ?? fail('resume', 'a model that has been trained, or was saved with optimizer: true', 'one without a training');
+    }
     const { state, moments: found } = saved;
     // The caller's side knows all options, and ends the call where the state is none.
     emit(state);
@@ -181,12 +199,13 @@ export class Trainings {
     };
   }
 
-  /** A number that tells the weights from others. */
+  /** A number that tells what is trained from others. */
   async #sum(): Promise<number> {
     const { native, session } = this.#host.trainee();
+    const read = this.#adapter.parameters ? 'adapterParameter' : 'parameter';
     let sum = 0;
-    for (const i of native.call(() => session.parameters()).keys()) {
-      const { buffer, byteOffset, length } = native.call(() => session.parameter(i)).data;
+    for (const i of this.#trained().keys()) {
+      const { buffer, byteOffset, length } = native.call(() => session[read](i)).data;
       for (const bits of new Uint32Array(buffer, byteOffset, length)) sum = (Math.imul(sum, 31) + bits) | 0;
       await this.#host.turn();
     }
@@ -230,16 +249,13 @@ export class Trainings {
   }
 
   async #save(to: Destination, optimizer: boolean): Promise<SavedFile[] | undefined> {
-    const { native, session, tokenizer, config, generationConfig, origin } = this.#host.trainee();
+    const { native, session, config, generationConfig, origin } = this.#host.trainee();
     if (!origin) throw new WasmformerError('unsupported', '[save] model: expected one made by create, or loaded with trainable: true');
     if (this.#adapter.parameters) {
       throw new WasmformerError('unsupported', '[save] model: one with an adapter: mergeAdapter first, or saveAdapter by itself');
     }
-    if (tokenizer && origin.kept.size === 0) {
-      throw new WasmformerError('unsupported', '[save] tokenizer: expected one in files of its own, got one inside another file');
-    }
     const parameters = native.call(() => session.parameters());
-    const files: Output[] = Array.from(origin.kept, ([name, bytes]) => bytesFile(name, bytes));
+    const files: Output[] = Array.from(origin.kept, ([name, make]) => bytesFile(name, make()));
     files.push(
       jsonFile('config.json', { ...config, ...('dtype' in config ? { dtype: 'float32' } : {}), torch_dtype: 'float32' }),
       jsonFile('generation_config.json', generationConfig),
@@ -248,14 +264,21 @@ export class Trainings {
         parameters.map(({ name, shape }, i) => ({ name, shape, data: () => native.call(() => session.parameter(i)).data })),
       ),
     );
+    return this.#write('save', files, to, optimizer);
+  }
+
+  /** Writes files, and with `optimizer` what it takes to go on with the last training. */
+  async #write(where: string, files: Output[], to: Destination, optimizer: boolean): Promise<SavedFile[] | undefined> {
     if (optimizer) {
-      const resumable = this.#training?.resumable;
-      if (!resumable)
-        throw new WasmformerError('invalid-argument', '[save] optimizer: expected a model that has been trained, got one that has not');
+      const resumable = (this.#training ?? this.#begun)?.resumable;
+      if (!resumable) {
+        const message = `[${where}] optimizer: expected a model that has been trained, got one that has not`;
+        throw new WasmformerError('invalid-argument', message);
+      }
       files.push(
         safetensorsFile(
           trainingFiles[0],
-          parameters.flatMap(({ name, shape }) =>
+          this.#trained().flatMap(({ name, shape }) =>
             moments.map((moment, which) => ({ name: `${moment}.${name}`, shape, data: () => resumable.moments(name)[which] })),
           ),
         ),
