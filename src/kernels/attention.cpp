@@ -43,8 +43,9 @@ size_t ceil_block(size_t lane) { return floor_block(lane + kBlock - 1); }
 size_t keys_at(const AttentionShape& shape, size_t g) { return g * shape.Dk * kBlock; }
 size_t values_at(const AttentionShape& shape, size_t g) { return (shape.Hk * shape.Dk + g * shape.Dv) * kBlock; }
 
-const float* bias_row(const AttentionMask& mask, size_t h, size_t t) {
-  return mask.bias + static_cast<ptrdiff_t>(h) * mask.bias_head_stride + static_cast<ptrdiff_t>(t) * mask.bias_row_stride;
+template <class T>
+T* bias_row(T* bias, const AttentionMask& mask, size_t h, size_t t) {
+  return bias + static_cast<ptrdiff_t>(h) * mask.bias_head_stride + static_cast<ptrdiff_t>(t) * mask.bias_row_stride;
 }
 
 // The scores (kSpan) of one query and the span that begins at `first`: in, q k of the blocks that have a lane in `lanes`; out, scaled
@@ -59,7 +60,7 @@ F32 finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t first, S
   if (mask.slopes) {
     for (size_t i = 0; i < n; ++i) shown[i] += mask.slopes[h] * static_cast<float>(key + i);
   }
-  if (mask.bias) add(shown, bias_row(mask, h, t) + key, shown, n);
+  if (mask.bias) add(shown, bias_row(mask.bias, mask, h, t) + key, shown, n);
   if (mask.key_bias) add(shown, mask.key_bias + key, shown, n);
   for (size_t i = begin; i < lanes.begin; ++i) score[i] = kHidden;
   for (size_t i = lanes.end; i < end; ++i) score[i] = kHidden;
@@ -495,7 +496,7 @@ void attention_forward_exact(const ExactAttention& x, size_t begin, size_t end, 
           if (x.mask.slopes) {
             for (size_t j = 0; j < count; ++j) score[j] += x.mask.slopes[h] * static_cast<float>(shown.begin + j);
           }
-          if (x.mask.bias) add(score, bias_row(x.mask, h, t + i) + shown.begin, score, count);
+          if (x.mask.bias) add(score, bias_row(x.mask.bias, x.mask, h, t + i) + shown.begin, score, count);
           if (x.mask.key_bias) add(score, x.mask.key_bias + shown.begin, score, count);
           softmax(score, score, 1, count);
           clear_hidden(row, shown, S);
@@ -513,7 +514,7 @@ void attention_forward_exact(const ExactAttention& x, size_t begin, size_t end, 
 }
 
 void attention_backward(const ExactAttention& x, size_t begin, size_t end, const float* dout, size_t dout_stride, float* dq, float* dk,
-                        float* dv, float* scratch) {
+                        float* dv, float* dbias, float* scratch) {
   const auto& [H, Hk, Dk, Dv] = x.shape;
   const size_t T = x.T, S = x.S, group = H / Hk;
   float *keys = scratch, *values = keys + S * rounded_up(Dk), *queries = values + rounded_up(S) * Dv;
@@ -540,8 +541,13 @@ void attention_backward(const ExactAttention& x, size_t begin, size_t end, const
             multiply(d, to, d, count);
             multiply(w, to, to, count);
           }
-          const F32 mean = simd::splat(dot(w, d, count)), factor = simd::splat(x.mask.scale);
+          const F32 mean = simd::splat(dot(w, d, count)), factor = simd::splat(dbias ? 1 : x.mask.scale);
           each_compact(count, [=](auto at) { at.put(d, factor * (at.get(w) * (at.get(d) - mean))); });
+          if (dbias) {
+            float* to = bias_row(dbias, x.mask, h, i) + shown.begin;
+            add(to, d, to, count);
+            scale(d, x.mask.scale, d, count);
+          }
           clear_hidden(ds + i * S, shown, S);
         }
         add_weighed(x, t, rows, ds + t * S, keys, Dk, dq + t * x.q_stride + h * Dk, x.q_stride);

@@ -281,7 +281,7 @@ TEST_CASE("Attention for training, and its gradients", "[kernels][attention][gra
 
       Row dq(normals(T * qn, 6)), dk(normals(S * kn, 7)), dv(normals(S * vn, 8));
       const std::vector<float> old_q = dq.values(), old_k = dk.values(), old_v = dv.values();
-      attention_backward(x, 0, s.Hk, dout.data(), on, dq.data(), dk.data(), dv.data(), scratch.data());
+      attention_backward(x, 0, s.Hk, dout.data(), on, dq.data(), dk.data(), dv.data(), nullptr, scratch.data());
       const auto eq = slopes([&](const std::vector<double>& x) { return loss(x, kd, vd); }, qd);
       const auto ek = slopes([&](const std::vector<double>& x) { return loss(qd, x, vd); }, kd);
       const auto ev = slopes([&](const std::vector<double>& x) { return loss(qd, kd, x); }, vd);

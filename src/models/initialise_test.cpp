@@ -139,12 +139,18 @@ TEST_CASE("initialise: the families of Hugging Face") {
                   {"d_kv", 16.0},
                   {"num_heads", 8.0},
                   {"d_ff", 256.0},
+                  {"feed_forward_proj", std::string("gated-gelu")},
+                  {"tie_word_embeddings", false},
+                  {"relative_attention_num_buckets", 200.0},
                   {"initializer_factor", 0.5}});
   check_normal(t5.of("shared.weight"), 0.5);
   check_normal(t5.of("encoder.block.0.layer.0.SelfAttention.q.weight"), 0.5 / std::sqrt(64.0 * 16));
   check_normal(t5.of("encoder.block.0.layer.0.SelfAttention.k.weight"), 0.5 / 8);
   check_normal(t5.of("encoder.block.0.layer.0.SelfAttention.o.weight"), 0.5 / std::sqrt(8.0 * 16));
+  check_normal(t5.of("decoder.block.0.layer.2.DenseReluDense.wi_0.weight"), 0.5 / 8);
   check_normal(t5.of("decoder.block.0.layer.2.DenseReluDense.wo.weight"), 0.5 / 16);
+  check_normal(t5.of("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"), 0.5 / 8);
+  check_normal(t5.of("lm_head.weight"), 0.5);
   CHECK(t5.of("encoder.final_layer_norm.weight") == std::vector<float>(64, 0.5f));
 }
 

@@ -15,8 +15,8 @@ kernels::AttentionMask AttentionCore::mask(size_t query_begin, const float* key_
   mask.scale = scale;
   mask.key_bias = key_bias;
   if (relative != nullptr) {
-    mask.bias = relative->data + (relative->zero - query_begin);
-    mask.bias_head_stride = static_cast<ptrdiff_t>(relative->width);
+    mask.bias = relative->values.data + (relative->zero - query_begin);
+    mask.bias_head_stride = static_cast<ptrdiff_t>(relative->values.stride);
     mask.bias_row_stride = -1;
   }
   return mask;
@@ -54,7 +54,8 @@ Tensor AttentionCore::exact(Context& ctx, const Tensor& q, const Tensor& k, cons
     total = checked_sum(total, checked_product(shape.H, one_head, kWhat), kWhat);
   }
   float* weights = ctx.arena.floats(total);
-  const Tensor out = attention(ctx, shape, mask(0, nullptr, relative), q, k, v, query_offsets, key_offsets, key_bias, weights);
+  const Tensor out = attention(ctx, shape, mask(0, nullptr, relative), q, k, v, query_offsets, key_offsets, key_bias, weights,
+                               relative == nullptr ? Tensor{} : relative->values);
   const size_t shown = layer + ctx.layer_shift;
   if (ctx.observer == nullptr || !ctx.observer->wants(site, shown)) return out;
   for (size_t s = 0; s + 1 < query_offsets.size(); ++s) {

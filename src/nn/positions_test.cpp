@@ -71,11 +71,34 @@ TEST_CASE("relative positions fall into the buckets of transformers", "[position
     const auto table = bias.over(ctx, 201, 701);
     for (size_t i = 0; i < distances.size(); ++i) {
       CAPTURE(distances[i], one.both_ways, one.buckets);
-      const float* entry = table.data + static_cast<ptrdiff_t>(table.zero) + distances[i];
+      const float* entry = table.values.data + static_cast<ptrdiff_t>(table.zero) + distances[i];
       CHECK(entry[0] == static_cast<float>(one.expected[i]));
-      CHECK(entry[table.width] == -static_cast<float>(one.expected[i]));
+      CHECK(entry[table.values.stride] == -static_cast<float>(one.expected[i]));
     }
   }
+}
+
+TEST_CASE("a bucket's gradient is the sum over the distances that fall into it", "[positions][gradient]") {
+  const size_t H = 3, buckets = 8;
+  RelativeBias bias(H, buckets, 20, true);
+  bias.weight.allocate(DType::kF32, true);
+  std::vector<float> numbers(buckets * H);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i / H);
+  bias.weight.write_rows(0, buckets, numbers.data(), DType::kF32);
+  Arena arena;
+  Tape tape(arena);
+  Context ctx{arena, &tape};
+  const auto table = bias.over(ctx, 30, 17);
+  std::vector<float> expected(buckets * H);
+  for (size_t h = 0; h < H; ++h) {
+    for (size_t i = 0; i < table.values.cols; ++i) {
+      const float given = static_cast<float>(h * 64 + i);
+      tape.gradient(table.values)[h * table.values.stride + i] = given;
+      expected[static_cast<size_t>(table.values.row(h)[i]) * H + h] += given;
+    }
+  }
+  tape.play();
+  for (size_t i = 0; i < expected.size(); ++i) CHECK(bias.weight.gradient()[i] == expected[i]);
 }
 
 TEST_CASE("slopes of ALiBi are those of transformers", "[positions]") {

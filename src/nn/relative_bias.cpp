@@ -4,8 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/error.hpp"
-#include "ops/ops.hpp"
+#include "ops/tape.hpp"
 
 namespace wf {
 
@@ -25,17 +24,26 @@ int32_t RelativeBias::bucket(int64_t distance) const {
 }
 
 RelativeBias::Table RelativeBias::over(Context& ctx, size_t queries, size_t keys) const {
-  if (ctx.tape != nullptr) fail(Code::kUnsupported, "gradients", "relative position biases: their gradient is not built");
   const size_t H = weight.cols(), zero = queries - 1, width = zero + keys;
-  float* data = ctx.arena.floats(checked_product(H, width, "position biases"));
-  const Scope scope(ctx);
-  std::vector<int32_t> buckets(width);
-  for (size_t i = 0; i < width; ++i) buckets[i] = bucket(static_cast<int64_t>(i) - static_cast<int64_t>(zero));
-  const Tensor rows = embedding(ctx, buckets, weight);  // (width, H)
+  Tensor values = ctx.tensor(H, width);
+  const Scratch row(ctx, H);
+  std::vector<size_t> buckets(width);
   for (size_t i = 0; i < width; ++i) {
-    for (size_t h = 0; h < H; ++h) data[h * width + i] = rows.row(i)[h];
+    buckets[i] = static_cast<size_t>(bucket(static_cast<int64_t>(i) - static_cast<int64_t>(zero)));
+    weight.read_row(buckets[i], row);
+    for (size_t h = 0; h < H; ++h) values.row(h)[i] = row[h];
   }
-  return {data, width, zero};
+  if (!weight.trainable()) values.gradient = nullptr;
+  if (ctx.tape != nullptr && weight.trainable()) {
+    ctx.tape->record([&ctx, this, values, buckets = std::move(buckets)] {
+      if (!ctx.tape->reached(values)) return;
+      const float* given = ctx.tape->gradient(values);
+      for (size_t h = 0; h < values.rows; ++h) {
+        for (size_t i = 0; i < values.cols; ++i) weight.gradient()[buckets[i] * values.rows + h] += given[h * values.stride + i];
+      }
+    });
+  }
+  return {values, zero};
 }
 
 }  // namespace wf

@@ -12,17 +12,17 @@ namespace wf {
 
 class RelativeBias {
  public:
-  // Of one pass, in the arena: the bias of the key at j for head h's query at i is data[h * width + zero + j - i].
+  // Of one pass, in the arena: the bias of the key at j for head h's query at i is values(h, zero + j - i).
   struct Table {
-    const float* data;
-    size_t width, zero;
+    Tensor values;  // (H, width)
+    size_t zero;
   };
 
   RelativeBias() = default;
   // `both_ways`: half of the buckets are for keys after the query; otherwise those all count as distance 0.
   RelativeBias(size_t heads, size_t buckets, size_t max_distance, bool both_ways);
 
-  // For queries at positions below `queries` and keys below `keys`. Under a tape kUnsupported: no gradient reaches the weights.
+  // For queries at positions below `queries` and keys below `keys`.
   Table over(Context& ctx, size_t queries, size_t keys) const;
 
   Weight weight;  // (buckets, H)

@@ -2,15 +2,16 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "kernels/elementwise.hpp"
 #include "ops/ops.hpp"
 
 namespace wf {
 
 namespace {
 
-// One sequence: its rows, where its weights begin, and its key bias.
+// One sequence: its number, its rows, where its weights begin, and its key bias.
 struct Piece {
-  size_t query, T, key, S, weights;
+  size_t number, query, T, key, S, weights;
   const float* key_bias;
 };
 
@@ -18,7 +19,7 @@ struct Piece {
 
 Tensor attention(Context& ctx, const kernels::AttentionShape& shape, const kernels::AttentionMask& mask, const Tensor& q, const Tensor& k,
                  const Tensor& v, std::span<const size_t> query_offsets, std::span<const size_t> key_offsets,
-                 std::span<const float* const> key_bias, float* weights) {
+                 std::span<const float* const> key_bias, float* weights, const Tensor& bias) {
   if (q.cols != shape.H * shape.Dk || k.cols != shape.Hk * shape.Dk || v.cols != shape.Hk * shape.Dv || k.rows != v.rows) {
     fail(Code::kShapeMismatch, "attention", "expected q, k, v of ", shape.H * shape.Dk, ", ", shape.Hk * shape.Dk, " and ",
          shape.Hk * shape.Dv, " features, k and v of as many rows, got ", q.cols, ", ", k.cols, " and ", v.cols, ", ", k.rows, " and ",
@@ -33,7 +34,7 @@ Tensor attention(Context& ctx, const kernels::AttentionShape& shape, const kerne
   uint64_t cost = 0;
   for (size_t s = 0; s + 1 < query_offsets.size(); ++s) {
     const size_t T = query_offsets[s + 1] - query_offsets[s], S = key_offsets[s + 1] - key_offsets[s];
-    pieces.push_back({query_offsets[s], T, key_offsets[s], S, total, key_bias.empty() ? nullptr : key_bias[s]});
+    pieces.push_back({s, query_offsets[s], T, key_offsets[s], S, total, key_bias.empty() ? nullptr : key_bias[s]});
     total += shape.H * T * S;
     cost += uint64_t{shape.H} * T * S * (shape.Dk + shape.Dv);
     scratch_floats = std::max(scratch_floats, kernels::attention_exact_scratch(shape, T, S));
@@ -75,14 +76,21 @@ Tensor attention(Context& ctx, const kernels::AttentionShape& shape, const kerne
     kernels::attention_forward_exact(x, begin, end, out.row(p.query), out.stride, scratch);
   });
   if (ctx.tape == nullptr) return out;
-  ctx.tape->record([&ctx, each, cost, q, k, v, out] {
+  ctx.tape->record([&ctx, each, cost, q, k, v, out, bias, offset = bias.data == nullptr ? 0 : mask.bias - bias.data,
+                    sequences = query_offsets.size() - 1] {
     if (!ctx.tape->reached(out)) return;
     const float* dout = ctx.tape->gradient(out);
     float *dq = ctx.tape->sink(q), *dk = ctx.tape->sink(k), *dv = ctx.tape->sink(v);
+    // Sequences share it: each has a gradient of its own at first, and those are added up in their order.
+    float* dbias = ctx.tape->gradient(bias);
+    const size_t size = dbias == nullptr ? 0 : bias.size();
+    const Scratch parts(ctx, size * sequences);
+    std::fill_n(static_cast<float*>(parts), size * sequences, 0.0f);
     each(ctx, 2 * cost, [&](const Piece& p, const kernels::ExactAttention& x, size_t begin, size_t end, float* scratch) {
       kernels::attention_backward(x, begin, end, dout + p.query * out.stride, out.stride, dq + p.query * q.stride, dk + p.key * k.stride,
-                                  dv + p.key * v.stride, scratch);
+                                  dv + p.key * v.stride, size == 0 ? nullptr : parts + p.number * size + offset, scratch);
     });
+    for (size_t s = 0; s < sequences; ++s) kernels::axpy(1, parts + s * size, dbias, size);
   });
   return out;
 }

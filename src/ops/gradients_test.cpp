@@ -396,6 +396,49 @@ TEST_CASE("dropout: its gradient is through the factors of the call", "[ops]") {
   CHECK(none.key.site == 6);
 }
 
+TEST_CASE("attention: a bias by distance and its gradient, over several sequences", "[ops][gradient]") {
+  const kernels::AttentionShape shape{4, 2, 3, 5};
+  const auto& [H, Hk, Dk, Dv] = shape;
+  const bool causal = GENERATE(false, true);
+  const std::vector<size_t> queries{0, 3, 3, 21}, keys = causal ? queries : std::vector<size_t>{0, 2, 3, 20};
+  const size_t T = queries.back(), S = keys.back(), zero = 17, width = 35;
+  kernels::AttentionMask mask;
+  mask.causal = causal;
+  mask.scale = 0.5f;
+  mask.bias_head_stride = width;
+  mask.bias_row_stride = -1;
+  CAPTURE(causal);
+  check(
+      {{kTensor, T, H * Dk}, {kSlice, S, Hk * Dk}, {kSlice, S, Hk * Dv}, {kTensor, H, width}},
+      [&](Context& ctx, Given& g) {
+        mask.bias = g.tensors[3].data + zero;
+        float* weights = ctx.arena.floats(shape.H * T * S);
+        return attention(ctx, shape, mask, g.tensors[0], g.tensors[1], g.tensors[2], queries, keys, {}, weights, g.tensors[3]);
+      },
+      [&](const auto& in) {
+        Reals out(T * shape.H * shape.Dv);
+        for (size_t s = 0; s + 1 < queries.size(); ++s) {
+          for (size_t h = 0; h < shape.H; ++h) {
+            const size_t group = h / (shape.H / shape.Hk);
+            for (size_t t = queries[s]; t < queries[s + 1]; ++t) {
+              const size_t end = causal ? keys[s] + t - queries[s] + 1 : keys[s + 1];
+              double sum = 0;
+              Reals mixed(shape.Dv);
+              for (size_t j = keys[s]; j < end; ++j) {
+                double score = in[3][h * width + zero + (j - keys[s]) - (t - queries[s])];
+                for (size_t d = 0; d < shape.Dk; ++d)
+                  score += 0.5 * in[0][(t * shape.H + h) * shape.Dk + d] * in[1][(j * shape.Hk + group) * shape.Dk + d];
+                sum += std::exp(score);
+                for (size_t d = 0; d < shape.Dv; ++d) mixed[d] += std::exp(score) * in[2][(j * shape.Hk + group) * shape.Dv + d];
+              }
+              for (size_t d = 0; d < shape.Dv; ++d) out[(t * shape.H + h) * shape.Dv + d] = mixed[d] / sum;
+            }
+          }
+        }
+        return out;
+      });
+}
+
 TEST_CASE("attention over several sequences, with dropout of weights", "[ops]") {
   const kernels::AttentionShape shape{4, 2, 3, 5};
   const float rate = GENERATE(0.0f, 0.4f);

@@ -72,6 +72,20 @@ TEST_CASE("decoder-only losses and gradients are PyTorch's", "[gradients]") {
   check_gradients(*model, expected, "");
 }
 
+TEST_CASE("T5's losses and gradients are PyTorch's", "[gradients]") {
+  const std::string name = GENERATE("t5", "flan-t5");
+  CAPTURE(name);
+  const Json answers = JsonReader(read_file(fixtures() / "gradients" / "expected.json")).read()[name];
+  Tensors expected;
+  read_safetensors(fixtures() / "gradients" / (name + ".safetensors"), expected);
+  LossBatch batch{answers["inputIds"].lists<int32_t>(), answers["decoderInputIds"].lists<int32_t>(), answers["labels"].lists<int32_t>()};
+  const auto model = load_model(read_fixture(name), true);
+  Arena arena;
+  const double loss = gradients(*model, Context{arena}, batch);
+  CHECK(std::abs(loss - answers["loss"].number()) < 1e-5 * loss);
+  check_gradients(*model, expected, "");
+}
+
 TEST_CASE("a batch that makes no sense is an error", "[gradients]") {
   const Fixture fixture = read_fixture("gpt2");
   const auto model = load_model(fixture, true);

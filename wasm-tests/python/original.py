@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from common import random_weight, write_checkpoint, write_json
 from transformer_reference import Transformer
@@ -97,7 +97,7 @@ def transformer(root: Path, seed: int) -> None:
 
 
 def gradients(root: Path, seed: int) -> None:
-    """Loss and gradients of two of the fixtures' models on two sequences: mean cross-entropy over all predicted tokens."""
+    """Loss and gradients of some of the fixtures' models on two sequences: mean cross-entropy over all predicted tokens."""
     folder = root / "gradients"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -112,6 +112,20 @@ def gradients(root: Path, seed: int) -> None:
         grads = {n: p.grad.contiguous() for n, p in model.named_parameters()}
         save_file(grads, folder / f"{name}.safetensors")
         answers[name] = {"inputIds": [ids.tolist() for ids in batch], "loss": loss.item()}
+    for name in ("t5", "flan-t5"):
+        model = AutoModelForSeq2SeqLM.from_pretrained(root / name, dtype=torch.float32, attn_implementation="eager").eval()
+        generator = torch.Generator().manual_seed(seed)
+        draw = lambda n: torch.randint(2, 95, (n,), generator=generator)
+        # Beyond the distances that have a bucket each, and beyond all of them in the decoder.
+        sources, targets = [draw(9), draw(40)], [draw(140), draw(6)]
+        fed = [torch.cat([torch.tensor([model.config.decoder_start_token_id]), target[:-1]]) for target in targets]
+        total = sum(cross_entropy(model(input_ids=source[None], decoder_input_ids=ids[None]).logits[0], target, reduction="sum")
+                    for source, ids, target in zip(sources, fed, targets))
+        loss = total / sum(map(len, targets))
+        loss.backward()
+        save_file({n: p.grad.contiguous() for n, p in model.named_parameters()}, folder / f"{name}.safetensors")
+        lists = {"inputIds": sources, "decoderInputIds": fed, "labels": targets}
+        answers[name] = {key: [ids.tolist() for ids in rows] for key, rows in lists.items()} | {"loss": loss.item()}
     write_json(folder / "expected.json", answers)
     print("gradients:", {k: round(v["loss"], 4) for k, v in answers.items()})
 
