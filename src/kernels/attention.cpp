@@ -206,7 +206,7 @@ void add_scores(const Stream& a, const Stream* b, size_t lane, const Blocks& blo
   const bool left = a.lanes.meets(lane, kBlock), right = b != nullptr && b->lanes.meets(lane, kBlock);
   scores += lane;
   if (left && right) return tile_2(a.query, b->query, keys, kBlock, Dk, 1.0f, 1.0f, scores, scores + kSpan);
-  if (left && blocks.is_half) return tile_1_half(Half::kFiniteF16, a.query, blocks.half[lane / kBlock], Dk, scores);
+  if (left && blocks.is_half) return tile_1_half(Half::kFiniteF16, a.query, blocks.half[lane / kBlock], Dk, nullptr, scores);
   if (left) tile_1(a.query, keys, kBlock, Dk, 1.0f, scores);
   if (right) tile_1(b->query, keys, kBlock, Dk, 1.0f, scores + kSpan);
 }

@@ -46,21 +46,23 @@ void matmul_codes(const Product& product, size_t panel_begin, size_t panel_end) 
   const CodeTiles tiles = code_tiles(product.store);
   const size_t blocks = code_blocks(product.D), x_stride = quantised_row_bytes(product.D);
   const size_t panel_size = panel_bytes(product.store, kPanel, product.D);
-  const char* const x = reinterpret_cast<const char*>(product.shared);
+  const char *const x = reinterpret_cast<const char*>(product.shared), *const panels = static_cast<const char*>(product.panels);
+  const char* const end_of_panels = panels + panel_end * panel_size;
   for (size_t m = 0; m < product.M; m += kRows) {
     const size_t end = std::min(product.M, m + kRows);
     for (size_t panel = panel_begin; panel < panel_end; ++panel) {
-      const char* const weights = static_cast<const char*>(product.panels) + panel * panel_size;
+      const char* const weights = panels + panel * panel_size;
       const Start start(product, panel);
       float part[kMostTileRows * kPanel];
       for (size_t row = m; row < end;) {
         const size_t rows = end - row < tiles.rows ? 1 : tiles.rows;
         const CodeTile tile = rows == 1 ? tiles.one : tiles.many;
         float* y = product.y + row * product.y_stride + panel * kPanel;
-        if (start.width == kPanel) {
-          tile(x + row * x_stride, x_stride, weights, blocks, start.values, y, product.y_stride);
-        } else {
-          tile(x + row * x_stride, x_stride, weights, blocks, start.values, part, kPanel);
+        const bool whole = start.width == kPanel;
+        float* const to = whole ? y : part;
+        const size_t to_stride = whole ? product.y_stride : kPanel;
+        tile(x + row * x_stride, x_stride, weights, blocks, end_of_panels, start.values, to, to_stride);
+        if (!whole) {
           for (size_t r = 0; r < rows; ++r) std::memcpy(y + r * product.y_stride, part + r * kPanel, start.width * sizeof(float));
         }
         row += rows;
@@ -89,6 +91,7 @@ size_t matmul_scratch(DType store, size_t M, size_t D, size_t F) {
 void matmul(const Product& product, size_t panel_begin, size_t panel_end, float* scratch) {
   if (is_quantised_store(product.store)) return matmul_codes(product, panel_begin, panel_end);
   const auto& [x, x_stride, store, panels, bias, y, y_stride, M, D, F, shared] = product;
+  const void* const end = static_cast<const char*>(panels) + panel_end * panel_bytes(store, kPanel, D);
   for (size_t m = 0; m < M; m += kRows) {
     const size_t rows = std::min(kRows, M - m);
     const float* x_block = x + m * x_stride;
@@ -101,7 +104,12 @@ void matmul(const Product& product, size_t panel_begin, size_t panel_end, float*
       if (store == DType::kF32) {
         const float* b = static_cast<const float*>(panels) + first;
         for (size_t k = 0; k < D; k += kRun) {
-          add_product(x_block + k, x_stride, rows, b + k * kPanel, std::min(kRun, D - k), y_block + column, y_stride, width);
+          const size_t K = std::min(kRun, D - k);
+          if (rows == 1 && width == kPanel) {
+            tile_1_stream(x_block + k, b + k * kPanel, K, end, y_block + column);
+          } else {
+            add_product(x_block + k, x_stride, rows, b + k * kPanel, K, y_block + column, y_stride, width);
+          }
         }
         continue;
       }
@@ -116,7 +124,7 @@ void matmul(const Product& product, size_t panel_begin, size_t panel_end, float*
           for (size_t r = 0; r < rows; ++r) {
             float c[kPanel] = {};
             std::memcpy(c, y_block + r * y_stride + column, width * sizeof(float));
-            tile_1_half(half, x_block + r * x_stride + k, b + k * kPanel, K, c);
+            tile_1_half(half, x_block + r * x_stride + k, b + k * kPanel, K, end, c);
             std::memcpy(y_block + r * y_stride + column, c, width * sizeof(float));
           }
         }

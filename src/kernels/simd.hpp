@@ -37,6 +37,16 @@ inline void store_part(float* p, F32 a, size_t n) {
   if (n > 2) p[2] = lanes[2];
 }
 
+// Of a stream of reads that is at `from` and goes on to `to`: where a page begins between, reads a byte of the page after the next, if
+// it is before `end`. A processor fetches ahead of a stream, but only to the end of a page, and waits for the beginning of the next;
+// asked for ahead of time, once a page, that takes a quarter off reading what no cache holds. WebAssembly has no instruction to say so.
+constexpr size_t kPage = 4096;
+inline void touch_ahead(const void* from, const void* to, const void* end) {
+  const uintptr_t page = (reinterpret_cast<uintptr_t>(from) + kPage - 1) & ~uintptr_t{kPage - 1};
+  if (page >= reinterpret_cast<uintptr_t>(to) || page + 2 * kPage >= reinterpret_cast<uintptr_t>(end)) return;
+  static_cast<void>(*reinterpret_cast<const volatile char*>(page + 2 * kPage));
+}
+
 // A constant of a loop. It lies in memory as a variable, so that the compiler cannot see its value: V8 (12 and later) builds a
 // vector constant anew, in several instructions, in every round of a loop, but broadcasts a number from memory in one.
 template <float kValue>

@@ -7,6 +7,7 @@
 namespace wf::kernels {
 
 using simd::F32;
+using simd::kPage;
 using simd::load;
 using simd::mul_add;
 using simd::splat;
@@ -34,6 +35,22 @@ void tile_1(const float* a, const float* b, size_t stride, size_t K, float facto
     s3 = mul_add(x, load(b + 12), s3);
   }
   finish(splat(factor), s0, s1, s2, s3, c);
+}
+
+void tile_1_stream(const float* a, const float* b, size_t K, const void* end, float* c) {
+  F32 s0 = simd::zero(), s1 = s0, s2 = s0, s3 = s0;
+  for (size_t k = 0; k < K;) {
+    simd::touch_ahead(b, b + kPage / sizeof *b, end);
+    const size_t stop = k + kPage / (16 * sizeof(float)) < K ? k + kPage / (16 * sizeof(float)) : K;
+    for (; k < stop; ++k, b += 16) {
+      const F32 x = splat(a[k]);
+      s0 = mul_add(x, load(b), s0);
+      s1 = mul_add(x, load(b + 4), s1);
+      s2 = mul_add(x, load(b + 8), s2);
+      s3 = mul_add(x, load(b + 12), s3);
+    }
+  }
+  finish(splat(1.0f), s0, s1, s2, s3, c);
 }
 
 void tile_2(const float* a0, const float* a1, const float* b, size_t stride, size_t K, float factor0, float factor1, float* c0, float* c1) {
@@ -144,15 +161,19 @@ void pack_panel(bool trans, const float* B, size_t ldb, size_t k, size_t run, si
 namespace {
 
 template <simd::Pair (*widen)(const uint16_t*)>
-void tile_1_widened(const float* a, const uint16_t* b, size_t K, float* c) {
+void tile_1_widened(const float* a, const uint16_t* b, size_t K, const void* end, float* c) {
   F32 s0 = simd::zero(), s1 = s0, s2 = s0, s3 = s0;
-  for (size_t k = 0; k < K; ++k, b += 16) {
-    const F32 x = splat(a[k]);
-    const simd::Pair p = widen(b), q = widen(b + 8);
-    s0 = mul_add(x, p.low, s0);
-    s1 = mul_add(x, p.high, s1);
-    s2 = mul_add(x, q.low, s2);
-    s3 = mul_add(x, q.high, s3);
+  for (size_t k = 0; k < K;) {
+    simd::touch_ahead(b, b + kPage / sizeof *b, end);
+    const size_t stop = k + kPage / (16 * sizeof(uint16_t)) < K ? k + kPage / (16 * sizeof(uint16_t)) : K;
+    for (; k < stop; ++k, b += 16) {
+      const F32 x = splat(a[k]);
+      const simd::Pair p = widen(b), q = widen(b + 8);
+      s0 = mul_add(x, p.low, s0);
+      s1 = mul_add(x, p.high, s1);
+      s2 = mul_add(x, q.low, s2);
+      s3 = mul_add(x, q.high, s3);
+    }
   }
   finish(splat(1.0f), s0, s1, s2, s3, c);
 }
@@ -169,10 +190,10 @@ void widen_all(const uint16_t* b, size_t n, float* out) {
 }  // namespace
 
 // Called through tables, which keeps these loops out of line too.
-void tile_1_half(Half half, const float* a, const uint16_t* b, size_t K, float* c) {
+void tile_1_half(Half half, const float* a, const uint16_t* b, size_t K, const void* end, float* c) {
   static constexpr decltype(&tile_1_widened<simd::widen_f16>) kTiles[] = {
       tile_1_widened<simd::widen_finite_f16>, tile_1_widened<simd::widen_f16>, tile_1_widened<simd::widen_bf16>};
-  kTiles[static_cast<size_t>(half)](a, b, K, c);
+  kTiles[static_cast<size_t>(half)](a, b, K, end, c);
 }
 
 void widen_run(Half half, const uint16_t* b, size_t n, float* out) {

@@ -15,6 +15,8 @@ constexpr size_t kRun = 256;
 void tile_1(const float* a, const float* b, size_t stride, size_t K, float factor, float* c);
 // The same for two rows of a, to the same bits.
 void tile_2(const float* a0, const float* a1, const float* b, size_t stride, size_t K, float factor0, float factor1, float* c0, float* c1);
+// c (16) += a (K) b (K, 16), to the bits of tile_1, for weights that come from memory: on their way pages ahead are touched, up to `end`.
+void tile_1_stream(const float* a, const float* b, size_t K, const void* end, float* c);
 // c (16) = factor c + the sum of a[k] b[k] for k in [begin, end), where row k of b (16) is row k % 16 of blocks[k / 16] (16, 16).
 void tile_1_blocks(const float* a, const float* const* blocks, size_t begin, size_t end, float factor, float* c);
 // The same where the numbers of b are finite f16, to the bits of tile_1_blocks with b widened.
@@ -27,8 +29,8 @@ void transpose(const float* x, size_t x_stride, size_t rows, size_t cols, float*
 void pack_panel(bool trans, const float* B, size_t ldb, size_t k, size_t run, size_t n, size_t width, float* out);
 // How the numbers of a panel are widened: f16 where none is infinite or NaN, any f16, bf16.
 enum class Half : uint8_t { kFiniteF16, kF16, kBF16 };
-// c (16) += a (K) b (K, 16), to the bits of tile_1 with b widened.
-void tile_1_half(Half half, const float* a, const uint16_t* b, size_t K, float* c);
+// c (16) += a (K) b (K, 16), to the bits of tile_1 with b widened; `end` as above, or null to touch nothing.
+void tile_1_half(Half half, const float* a, const uint16_t* b, size_t K, const void* end, float* c);
 // out (n) = b (n), widened; n is a multiple of 16.
 void widen_run(Half half, const uint16_t* b, size_t n, float* out);
 

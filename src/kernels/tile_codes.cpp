@@ -80,7 +80,7 @@ struct Q4 {
 
 // kWidth vectors of sums at a time: what the registers hold of R rows.
 template <class Block, size_t R, size_t kWidth>
-void tile(const char* x, size_t x_stride, const char* panel, size_t blocks, const float* from, float* y, size_t y_stride) {
+void tile(const char* x, size_t x_stride, const char* panel, size_t blocks, const char* end, const float* from, float* y, size_t y_stride) {
   for (size_t begin = 0; begin < kVectors; begin += kWidth) {
     F32 total[R][kVectors];
     for (size_t r = 0; r < R; ++r) {
@@ -88,6 +88,7 @@ void tile(const char* x, size_t x_stride, const char* panel, size_t blocks, cons
     }
     const char *w = panel, *row = x;
     for (size_t b = 0; b < blocks; ++b, w += Block::kWeights, row += Block::kNumbers + 8) {
+      if (R == 1) simd::touch_ahead(w, w + Block::kWeights, end);
       for (size_t v = begin; v < begin + kWidth; v += kPair) Block::add(row, x_stride, w, v, total);
     }
     for (size_t r = 0; r < R; ++r) {
