@@ -80,16 +80,12 @@ export async function openAdapter(
 }
 
 /** The checkpoint's tokenizer, or null where it has none. `kept` gets the files it is made of, or others that say the same. */
-export async function loadTokenizer(
+export function loadTokenizer(
   checkpoint: Checkpoint,
-  { kept, ...options }: { signal?: AbortSignal; kept?: Kept } = {},
+  { kept, signal }: { signal?: AbortSignal; kept?: Kept } = {},
 ): Promise<Tokenizer | null> {
   const { folder, format, config, metadata, context } = checkpoint;
-  const signal = options.signal ?? context.signal;
-  const tokenizer = await openTokenizer(keeping(folder, kept), format, config.model_type, signal, metadata, kept);
-  // In a file of its own, which is otherwise looked for when it is needed.
-  if (kept) await tokenizer?.prepareChatTemplate(signal);
-  return tokenizer;
+  return openTokenizer(keeping(folder, kept), format, config.model_type, signal ?? context.signal, metadata, kept);
 }
 
 /** A folder that keeps what is read of it. */
