@@ -37,14 +37,16 @@ inline void store_part(float* p, F32 a, size_t n) {
   if (n > 2) p[2] = lanes[2];
 }
 
-// Of a stream of reads that is at `from` and goes on to `to`: where a page begins between, reads a byte of the page after the next, if
-// it is before `end`. A processor fetches ahead of a stream, but only to the end of a page, and waits for the beginning of the next;
-// asked for ahead of time, once a page, that takes a quarter off reading what no cache holds. WebAssembly has no instruction to say so.
+// Of a stream of reads that is at `from`: reads a byte of the page after the next, if it is before `end`. Returns the bytes to the end
+// of the page, after which it is to be called again. A processor fetches ahead of a stream, but only to the end of a page, and waits for
+// the beginning of the next; asked for ahead of time, once a page, that takes a quarter off reading what no cache holds. WebAssembly
+// has no instruction to say so.
 constexpr size_t kPage = 4096;
-inline void touch_ahead(const void* from, const void* to, const void* end) {
-  const uintptr_t page = (reinterpret_cast<uintptr_t>(from) + kPage - 1) & ~uintptr_t{kPage - 1};
-  if (page >= reinterpret_cast<uintptr_t>(to) || page + 2 * kPage >= reinterpret_cast<uintptr_t>(end)) return;
-  static_cast<void>(*reinterpret_cast<const volatile char*>(page + 2 * kPage));
+inline size_t touch_ahead(const void* from, const void* end) {
+  const uintptr_t next = (reinterpret_cast<uintptr_t>(from) | (kPage - 1)) + 1;
+  const uintptr_t ahead = next + kPage;
+  if (ahead < reinterpret_cast<uintptr_t>(end)) static_cast<void>(*reinterpret_cast<const volatile char*>(ahead));
+  return next - reinterpret_cast<uintptr_t>(from);
 }
 
 // A constant of a loop. It lies in memory as a variable, so that the compiler cannot see its value: V8 (12 and later) builds a

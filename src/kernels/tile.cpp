@@ -40,7 +40,7 @@ void tile_1(const float* a, const float* b, size_t stride, size_t K, float facto
 void tile_1_stream(const float* a, const float* b, size_t K, const void* end, float* c) {
   F32 s0 = simd::zero(), s1 = s0, s2 = s0, s3 = s0;
   for (size_t k = 0; k < K;) {
-    simd::touch_ahead(b, b + kPage / sizeof *b, end);
+    simd::touch_ahead(b, end);
     const size_t stop = k + kPage / (16 * sizeof(float)) < K ? k + kPage / (16 * sizeof(float)) : K;
     for (; k < stop; ++k, b += 16) {
       const F32 x = splat(a[k]);
@@ -164,7 +164,7 @@ template <simd::Pair (*widen)(const uint16_t*)>
 void tile_1_widened(const float* a, const uint16_t* b, size_t K, const void* end, float* c) {
   F32 s0 = simd::zero(), s1 = s0, s2 = s0, s3 = s0;
   for (size_t k = 0; k < K;) {
-    simd::touch_ahead(b, b + kPage / sizeof *b, end);
+    simd::touch_ahead(b, end);
     const size_t stop = k + kPage / (16 * sizeof(uint16_t)) < K ? k + kPage / (16 * sizeof(uint16_t)) : K;
     for (; k < stop; ++k, b += 16) {
       const F32 x = splat(a[k]);
