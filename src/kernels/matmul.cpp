@@ -47,7 +47,7 @@ void matmul_codes(const Product& product, size_t panel_begin, size_t panel_end) 
   const size_t blocks = code_blocks(product.D), x_stride = quantised_row_bytes(product.D);
   const size_t panel_size = panel_bytes(product.store, kPanel, product.D);
   const char *const x = reinterpret_cast<const char*>(product.shared), *const panels = static_cast<const char*>(product.panels);
-  const char* const end_of_panels = panels + panel_end * panel_size;
+  const char* const end_of_panels = panels + panel_count(product.F) * panel_size;
   for (size_t m = 0; m < product.M; m += kRows) {
     const size_t end = std::min(product.M, m + kRows);
     for (size_t panel = panel_begin; panel < panel_end; ++panel) {
@@ -91,7 +91,7 @@ size_t matmul_scratch(DType store, size_t M, size_t D, size_t F) {
 void matmul(const Product& product, size_t panel_begin, size_t panel_end, float* scratch) {
   if (is_quantised_store(product.store)) return matmul_codes(product, panel_begin, panel_end);
   const auto& [x, x_stride, store, panels, bias, y, y_stride, M, D, F, shared] = product;
-  const void* const end = static_cast<const char*>(panels) + panel_end * panel_bytes(store, kPanel, D);
+  const void* const end = static_cast<const char*>(panels) + panel_bytes(store, F, D);
   for (size_t m = 0; m < M; m += kRows) {
     const size_t rows = std::min(kRows, M - m);
     const float* x_block = x + m * x_stride;
