@@ -49,8 +49,7 @@ T* bias_row(T* bias, const AttentionMask& mask, size_t h, size_t t) {
 }
 
 // The scores (kSpan) of one query and the span that begins at `first`: in, q k of the blocks that have a lane in `lanes`; out, scaled
-// and biased, and -inf where such a block's key is hidden. Returns the largest in
-// every lane.
+// and biased, and -inf where such a block's key is hidden. Returns the largest in every lane.
 F32 finish_scores(const AttentionMask& mask, size_t h, size_t t, size_t first, Seen lanes, float* score) {
   const size_t begin = floor_block(lanes.begin), end = ceil_block(lanes.end);
   const F32 factor = simd::splat(mask.scale);

@@ -56,9 +56,8 @@ void rotate(Context& ctx, Tensor& x, size_t head_size, size_t rotary, const floa
 // softmax(scale q k^T + mask) v, keeping the weights for the backward (Vaswani et al. 2017, eq. 1): sequence i of the queries sees
 // sequence i of the keys, and positions count from its first row. q (T, H * Dk), k (S, Hk * Dk), v (S, Hk * Dv) -> (T, H * Dv).
 // `key_bias`: one a sequence, in the place of the mask's, or empty. `weights` gets (H, T, S) of each sequence, end to end, what mask and
-// memory point at must live until the backward. The gradient of the mask's bias, which depends on the head, flows into `bias`, the tensor
-// that it lies in, if given. With `ctx.dropout` weights are dropped on their way to the values, which takes one
-// site; `weights` are those before.
+// memory point at must live until the backward. The gradient of the mask's bias flows into `bias`, the tensor that it lies in, if given.
+// With `ctx.dropout` weights are dropped on their way to the values, which takes one site; `weights` are those before.
 Tensor attention(Context& ctx, const kernels::AttentionShape& shape, const kernels::AttentionMask& mask, const Tensor& q, const Tensor& k,
                  const Tensor& v, std::span<const size_t> query_offsets, std::span<const size_t> key_offsets,
                  std::span<const float* const> key_bias, float* weights, const Tensor& bias = {});

@@ -31,6 +31,17 @@ MODULES = {
 }
 
 
+def adapted(base: torch.nn.Module, config: LoraConfig, folder: Path):
+    """The model with an adapter of drawn numbers, which is saved into a folder."""
+    model = get_peft_model(base, config)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink()
+    return model.eval()
+
+
 def modules(fixtures: Path) -> None:
     out = fixtures / "adapters" / "modules"
     answers = {}
@@ -39,13 +50,7 @@ def modules(fixtures: Path) -> None:
         is_bert = folder.startswith("bert")
         kind = AutoModelForMaskedLM if is_bert else AutoModelForCausalLM
         base = kind.from_pretrained(fixtures / folder, dtype=torch.float32, attn_implementation="eager")
-        model = get_peft_model(base, LoraConfig(task_type=None if is_bert else "CAUSAL_LM", r=1, lora_alpha=2, **settings))
-        for parameter_name, parameter in model.named_parameters():
-            if "lora_" in parameter_name:
-                torch.nn.init.normal_(parameter, std=0.2)
-        model.save_pretrained(out / name)
-        (out / name / "README.md").unlink()
-        model.eval()
+        model = adapted(base, LoraConfig(task_type=None if is_bert else "CAUSAL_LM", r=1, lora_alpha=2, **settings), out / name)
         ids = torch.randint(5, base.config.vocab_size, (1, 8))
         logits = model(input_ids=ids).logits[0, -1].tolist()
         answers[name] = {
@@ -65,13 +70,7 @@ def main(fixtures: Path) -> None:
     for name, settings in CASES.items():
         torch.manual_seed(7)
         base = AutoModelForCausalLM.from_pretrained(fixtures / name, dtype=torch.float32, attn_implementation="eager")
-        model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **settings))
-        for parameter_name, parameter in model.named_parameters():
-            if "lora_" in parameter_name:
-                torch.nn.init.normal_(parameter, std=0.2)
-        model.save_pretrained(out / name)
-        (out / name / "README.md").unlink()
-        model.eval()
+        model = adapted(base, LoraConfig(task_type="CAUSAL_LM", **settings), out / name)
         ids = torch.randint(0, base.config.vocab_size, (1, 12))
         logits = model(input_ids=ids).logits[0, -1].tolist()
         optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01, weight_decay=0.01)
