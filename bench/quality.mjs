@@ -4,23 +4,17 @@
 // Texts are held-out ones: chapters of Moby-Dick that the character model was not trained on, and phrases the pinyin model has not seen.
 import { existsSync, readFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { trainingText } from '../examples/models/moby-dick-char/check.mjs';
+import { chapters } from '../examples/models/moby-dick-char/check.mjs';
 import { heldOut } from '../examples/models/pinyin/check.mjs';
 import { root, shippedModel } from '../scripts/run.mjs';
 import { readQualityArguments } from './arguments.mjs';
 
 const chunk = 256;
 
-/** Every 25th chapter. */
-function chapters() {
-  const folder = join(root, 'examples/models/moby-dick-char/.work');
-  trainingText(folder);
-  return [25, 50, 75, 100, 125].map((i) => readFileSync(join(folder, `package/data/chapter_${i}.txt`), 'utf8')).join('\n');
-}
-
 /** Token sequences to judge a language model by, of `tokens` tokens together. */
 async function passages(lm, tokens) {
-  const [ids] = await lm.tokenize([chapters().slice(0, 8 * tokens)]);
+  const text = chapters().held.join('\n');
+  const [ids] = await lm.tokenize([text.slice(0, 8 * tokens)]);
   const sequences = [];
   for (let at = 0; at + chunk <= Math.min(tokens, ids.length); at += chunk) sequences.push({ inputIds: [ids.slice(at, at + chunk)] });
   return sequences;
