@@ -78,7 +78,7 @@ struct ExactAttention {
 // and a query's result has the same bits whether or not later keys exist.
 void attention_forward_exact(const ExactAttention& x, size_t begin, size_t end, float* out, size_t out_stride, float* scratch);
 // dq, dk, dv are added to; each has the shape and stride of its tensor. So is dbias, which lies as the mask's bias does; or null.
-// Of the mask the scale matters, and what is hidden.
+// Of the mask the scale matters, what is hidden, and the strides of the bias.
 void attention_backward(const ExactAttention& x, size_t begin, size_t end, const float* dout, size_t dout_stride, float* dq, float* dk,
                         float* dv, float* dbias, float* scratch);
 size_t attention_exact_scratch(const AttentionShape& shape, size_t T, size_t S);  // floats; for forward and backward

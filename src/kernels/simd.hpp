@@ -150,7 +150,8 @@ inline F32 exp(F32 x) {
   const F32 low = from_bits((half + bias) << 23), high = from_bits((n - half + bias) << 23);
   return (e.fraction * low) * high;
 }
-// e^x within 1 ulp for x <= 0, of two thirds of the instructions: 0 below 2^-126. The magic's bits but the last are shifted out.
+// e^x within 1 ulp for x <= 0, of two thirds of the instructions: 0 where it would be below 2^-126.5, about. The shift leaves the bits
+// of n alone: those of the magic number that are set are all above them.
 inline F32 exp_of_negative(F32 x) {
   const Power e = power(max(x, constant<-88.0f>()));
   return e.fraction * from_bits((bits(e.shifted) << 23) + constant_bits<0x3f800000>());

@@ -22,7 +22,8 @@ class RelativeBias {
   // `both_ways`: half of the buckets are for keys after the query; otherwise those all count as distance 0.
   RelativeBias(size_t heads, size_t buckets, size_t max_distance, bool both_ways);
 
-  // For queries at positions below `queries` and keys below `keys`.
+  // For queries at positions below `queries` and keys below `keys`, both at least 1. Backward: the gradient of a bucket and head is the
+  // sum of those of the values at its distances.
   Table over(Context& ctx, size_t queries, size_t keys) const;
 
   Weight weight;  // (buckets, H)
