@@ -62,7 +62,7 @@ export function floors() {
       },
     ];
   });
-  const beside = Object.keys(contenders).slice(3);
+  const beside = Object.keys(contenders).filter((name) => contenders[name] !== 'wasmformer' && !name.includes('AVX2'));
   return [
     ...programs,
     speed('2 threads over 1', 'wasmformer f32 x2', 'wasmformer f32', { atLeast: 1.6 }),
@@ -172,8 +172,10 @@ async function main([rounds, part, given]) {
     await train(entry, shape, Number(rounds), found);
     measured.push(entry);
   }
+  const machine = `${cpus()[0]?.model.trim() ?? 'unknown processor'}, ${cpus().length} cores`;
+  const day = new Date().toISOString().slice(0, 10);
   const text = [
-    `${cpus()[0]?.model.trim() ?? 'unknown processor'}, ${cpus().length} cores; ${new Date().toISOString().slice(0, 10)}; Node ${process.version}, medians of ${rounds} steps of each in turn.\n`,
+    `${machine}; ${day}; Node ${process.version}, medians of ${rounds} steps of each in turn.\n`,
     floorsTable(judge(measured)),
     ...measured.map((entry) => `\n${entry.row.title}:\n\n${lossTable(entry)}`),
   ].join('\n');

@@ -1,5 +1,6 @@
 // Builds, installs what is compared with, and measures; npm run bench -- --help says what.
-// WASMFORMER_BENCH_PYTHON names a Python that has bench/requirements.txt, for `training` bench/peers/training/requirements.txt; otherwise an environment is made in the user's cache.
+// WASMFORMER_BENCH_PYTHON names a Python that has bench/requirements.txt, for `training` bench/peers/training/requirements.txt; otherwise
+// an environment is made in the user's cache.
 import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { chooseBench, usage } from '../bench/arguments.mjs';
