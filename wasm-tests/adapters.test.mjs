@@ -113,12 +113,12 @@ describe('modules are named as in PEFT', () => {
 
   test('and what is none is refused by name', async () => {
     const lm = await open('llama-gqa');
-    const [q] = ['q_proj'];
+    const q = 'q_proj';
     for (const [options, wrong, message] of [
       [{ targetModules: '' }, 'invalid-argument', /targetModules/],
       [{ targetModules: [] }, 'invalid-argument', /targetModules/],
       [{ targetModules: 5 }, 'invalid-argument', /targetModules/],
-      [{ targetModules: 'q_proj' }, 'invalid-argument', /some that are left, got "q_proj"/],
+      [{ targetModules: 'q_proj' }, 'invalid-argument', /named and not left out, got "q_proj"/],
       [{ targetModules: '.*attn.*' }, 'unsupported', /linear layers, got "model.layers.0.self_attn"/],
       [{ targetModules: '.*(embed_tokens|q_proj)' }, 'unsupported', /model\.embed_tokens/],
       [{ targetModules: '(?!model).*' }, 'unsupported', /lm_head/], // tied to the embedding
@@ -127,10 +127,10 @@ describe('modules are named as in PEFT', () => {
       [{ targetModules: '.*q_proj)|(.*v_proj' }, 'unsupported', /Python/],
       [{ targetModules: '(?i).*Q_PROJ' }, 'unsupported', /Python/],
       [{ targetModules: '.*\\.(q)?_?\\1proj' }, 'unsupported', /Python/],
-      [{ targetModules: 'all-linear', excludeModules: '.*' }, 'invalid-argument', /some that are left/],
-      [{ targetModules: [q], excludeModules: [q] }, 'invalid-argument', /some that are left/],
+      [{ targetModules: 'all-linear', excludeModules: '.*' }, 'invalid-argument', /named and not left out/],
+      [{ targetModules: [q], excludeModules: [q] }, 'invalid-argument', /named and not left out/],
       [{ targetModules: [q, 'c_attn'], excludeModules: ['x'] }, 'invalid-argument', /c_attn/],
-      [{ targetModules: [q], layersToTransform: 2 }, 'invalid-argument', /some that are left/],
+      [{ targetModules: [q], layersToTransform: 2 }, 'invalid-argument', /named and not left out/],
       [{ targetModules: [q], layersToTransform: [-1] }, 'invalid-argument', /layersToTransform/],
       [{ targetModules: [q], layersPattern: 'layers' }, 'invalid-argument', /layers_to_transform/],
       [{ targetModules: [q], layersToTransform: 0, layersPattern: 'h(' }, 'unsupported', /layers_pattern/],

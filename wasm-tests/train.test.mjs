@@ -524,7 +524,10 @@ async function abortedInFirstStep(lm, turns, options) {
 }
 
 test('an abort in the first step of a new training leaves the last to go on with', async () => {
-  for (const prepare of [() => {}, (lm) => lm.addAdapter({ targetModules: 'all-linear', r: 2 })]) {
+  for (const [save, prepare] of [
+    ['save', () => {}],
+    ['saveAdapter', (lm) => lm.addAdapter({ targetModules: 'all-linear', r: 2 })],
+  ]) {
     const [lm, reference] = [await make(), await make()];
     for (const model of [lm, reference]) await prepare(model);
     const options = { batchTokens: 64, learningRate: 1e-2 };
@@ -536,7 +539,7 @@ test('an abort in the first step of a new training leaves the last to go on with
     }
     // Twice, and what is saved after it is the last one's.
     for (const turns of [40, 80]) await abortedInFirstStep(lm, turns);
-    const files = await lm[prepare.length > 0 ? 'saveAdapter' : 'save'](undefined, { optimizer: true });
+    const files = await lm[save](undefined, { optimizer: true });
     const state = files.find(({ name }) => name === 'trainer_state.json');
     assert.equal(JSON.parse(new TextDecoder().decode(state.bytes)).step, 7);
     steps.push(...(await stepsOf(lm.train(counting, { resume: true, steps: 8 }))));

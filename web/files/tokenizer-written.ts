@@ -20,13 +20,14 @@ export function writtenMerges(model: SentencePieceModel, vocab: readonly (string
   const types = new Map(pieces.map(({ text, type }) => [text, type]));
   const merges: [score: number, left: string, right: string][] = [];
   pieces.forEach(({ text, score, type }) => {
-    // Of white space the longest run that there is, from the left: runs grow by one before anything else is merged.
+    // White space becomes the longest runs that are pieces, from the left: merges let runs grow by one before anything else is merged.
     const run = type === userDefined && !/[^\s\u2581]/.test(text);
     if (type !== normal && type !== unused && !run) return;
     for (let cut = run ? text.length - 1 || 1 : 1; cut < text.length; ++cut) {
       const [left, right] = [text.slice(0, cut), text.slice(cut)];
       const made = [left, right].every((half) => (run ? types.has(half) : types.get(half) === normal));
-      if (run ? !made : made && type === unused) throw new WasmformerError('unsupported', `[save] tokenizer: "${text}" is not supported`);
+      if (run ? !made : made && type === unused)
+        throw new WasmformerError('unsupported', `[save] tokenizer: expected pieces that merges make as SentencePiece does, got "${text}"`);
       if (made) merges.push([run ? 1e9 + cut : score, left, right]);
     }
   });

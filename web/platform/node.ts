@@ -59,6 +59,7 @@ export function spawn(url: string | URL = new URL('./node-worker.js', import.met
   }
   worker.unref();
   const { threadId } = worker;
+  /** Folders of saves: one that the worker's end cuts off leaves drafts there. */
   const savedTo = new Set<string>();
   return {
     post: (message: Request, transfer: ArrayBuffer[] = []) => {

@@ -68,6 +68,6 @@ export function modulesOf(targets: AdapterTargets, parameters: readonly NativePa
   }
   const other = found.find((module) => !linear.has(module));
   if (other !== undefined) fail('target_modules', 'linear layers', other, 'unsupported');
-  if (found.length === 0) fail('target_modules', 'some that are left', target);
+  if (found.length === 0) fail('target_modules', 'at least one module that is named and not left out', target);
   return found;
 }

@@ -9,24 +9,15 @@ import { modulesOf } from './adapter-modules.ts';
 import type { AdapterSettings } from './adapter-options.ts';
 
 /** What PEFT's files call the model around the names of its modules. */
-const before = 'base_model.model.';
+const prefix = 'base_model.model.';
 /** Keys of adapter_config.json that are read, or say nothing about what the adapter computes. */
-const known = new Set([
-  ...[
-    'peft_type',
-    'bias',
-    'r',
-    'lora_alpha',
-    'target_modules',
-    'exclude_modules',
-    'use_rslora',
-    'init_lora_weights',
-    'lora_dropout',
-    'fan_in_fan_out',
-  ],
-  ...['task_type', 'base_model_name_or_path', 'revision', 'inference_mode', 'peft_version', 'auto_mapping', 'megatron_core'],
-  ...['qalora_group_size', 'layers_to_transform', 'layers_pattern', 'loftq_config', 'ensure_weight_tying'],
-]);
+const known = new Set(
+  (
+    'peft_type bias r lora_alpha target_modules exclude_modules layers_to_transform layers_pattern use_rslora init_lora_weights ' +
+    'lora_dropout fan_in_fan_out task_type base_model_name_or_path revision inference_mode peft_version auto_mapping megatron_core ' +
+    'qalora_group_size loftq_config ensure_weight_tying'
+  ).split(' '),
+);
 
 const isNames = (value: unknown) => typeof value === 'string' || (Array.isArray(value) && value.every((name) => typeof name === 'string'));
 const isNumbers = (value: unknown) => [value].flat().every(Number.isInteger);
@@ -121,14 +112,14 @@ export class Adapter {
     this.#add(settingsOf(config), 0);
     try {
       for (const [index, { name, shape }] of this.parameters!.entries()) {
-        const tensor = tensors.get(before + name);
-        if (!tensor) throw new WasmformerError('missing-tensor', `[adapter_model.safetensors] ${before}${name}: no such tensor`);
+        const tensor = tensors.get(prefix + name);
+        if (!tensor) throw new WasmformerError('missing-tensor', `[adapter_model.safetensors] ${prefix}${name}: no such tensor`);
         if (tensor.shape.join() !== shape.join()) {
-          const message = `[adapter_model.safetensors] ${before}${name}: expected shape [${shape}], got [${tensor.shape}]`;
+          const message = `[adapter_model.safetensors] ${prefix}${name}: expected shape [${shape}], got [${tensor.shape}]`;
           throw new WasmformerError('shape-mismatch', message);
         }
         native.call(() => session.writeAdapter(index, tensor.dtype, tensor.bytes));
-        tensors.delete(before + name);
+        tensors.delete(prefix + name);
       }
       const [more] = tensors.keys();
       if (more) throw new WasmformerError('unsupported', `[adapter_model.safetensors] ${more}: a tensor of no module that is adapted`);
@@ -156,7 +147,7 @@ export class Adapter {
       ...this.#settings,
     };
     const data = (index: number) => () => native.call(() => session.adapterParameter(index)).data;
-    const stored = parameters.map(({ name, shape }, index) => ({ name: before + name, shape, data: data(index) }));
+    const stored = parameters.map(({ name, shape }, index) => ({ name: prefix + name, shape, data: data(index) }));
     const files = [jsonFile('adapter_config.json', settings), safetensorsFile('adapter_model.safetensors', stored)];
     return this.#host.write('saveAdapter', files, to, optimizer);
   }

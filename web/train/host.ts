@@ -182,7 +182,7 @@ export class Trainings {
     const { state, moments: found } = saved;
     // The caller's side knows all options, and ends the call where the state is none.
     emit(state);
-    if (state.weights !== (await this.#sum())) {
+    if (state.weights !== (await this.#checksum())) {
       throw new WasmformerError('invalid-file', '[trainer_state.json] weights: expected those that it was saved with, got others');
     }
     return {
@@ -200,7 +200,7 @@ export class Trainings {
   }
 
   /** A number that tells what is trained from others. */
-  async #sum(): Promise<number> {
+  async #checksum(): Promise<number> {
     const { native, session } = this.#host.trainee();
     const read = this.#adapter.parameters ? 'adapterParameter' : 'parameter';
     let sum = 0;
@@ -283,7 +283,7 @@ export class Trainings {
           ),
         ),
         // The last to get its name: what stands beside others than it was saved with is refused.
-        jsonFile(trainingFiles[1], { ...resumable.state, weights: await this.#sum() }),
+        jsonFile(trainingFiles[1], { ...resumable.state, weights: await this.#checksum() }),
       );
     }
     return writeFiles(files, to, this.#host.files, this.#host.turn, optimizer ? [] : trainingFiles);
