@@ -15,15 +15,15 @@ export interface Tensor {
 
 /**
  * How weights are kept in memory. `q8` and `q4`: blocks of 32 with a scale each, in eight and four bits (token embeddings and heads keep
- * eight), multiplied by activations that are rounded to eight bits on the way; the others compute in float32.
+ * eight), multiplied by activations that are rounded to seven and eight bits on the way; the others compute in float32.
  */
 export type Dtype = 'f32' | 'f16' | 'bf16' | 'q8' | 'q4';
 
 /** What `load` takes beside the source. An option that is not here throws `invalid-argument`. */
 export interface LoadOptions {
   /**
-   * How weights are kept in memory; by default as in the file (a float64 file as `f32`, GGUF's formats other than Q8_0 and Q4_0 as `q8`).
-   * With `trainable`, `f32` alone.
+   * How weights are kept in memory; by default as in the file (a float64 file as `f32`; of GGUF's formats Q4_0, Q4_1 and Q4_K as
+   * `q4`, all others of few bits as `q8`). With `trainable`, `f32` alone.
    */
   dtype?: Dtype;
   /**
@@ -632,7 +632,10 @@ export interface TrainStep {
 
 /** How to save. */
 export interface SaveOptions {
-  /** Save the optimiser's state and the position in the data too: twice the size of what is trained. Default `false`: an older state in the folder goes. */
+  /**
+   * Save the optimiser's state and the position in the data too: twice the size of what is trained. Default `false`, which removes an
+   * older state from the folder.
+   */
   optimizer?: boolean;
   /** Abandons a save that waits for its turn. */
   signal?: AbortSignal;
