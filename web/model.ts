@@ -266,9 +266,10 @@ export class Model {
 
   /**
    * Saves the model as transformers would: config.json, model.safetensors in float32, generation_config.json and the tokenizer's files;
-   * with `optimizer: true` also what `train(data, { resume: true })` goes on from. Into a folder by its path (Node) or handle (browsers), or
-   * without one as files that `load` takes: `load(Object.fromEntries(files.map(({ name, bytes }) => [name, bytes])))`.
-   * @throws WasmformerError `unsupported` for a model that was not made to be trained
+   * with `optimizer: true` also what `train(data, { resume: true })` goes on from. Into a folder by its path (Node) or handle (browsers),
+   * or without one as files that `load` takes: `load(Object.fromEntries(files.map(({ name, bytes }) => [name, bytes])))`.
+   * @throws WasmformerError `unsupported` for a model that was not made to be trained, one with an adapter, or a tokenizer that no
+   * tokenizer.json can stand for; `invalid-argument` with `optimizer` for one that has not been trained
    */
   save(folder: string | FileSystemDirectoryHandle, options?: SaveOptions): Promise<undefined>;
   save(folder?: undefined, options?: SaveOptions): Promise<SavedFile[]>;
@@ -279,7 +280,8 @@ export class Model {
 
   /**
    * Puts low-rank changes beside linear layers, which may be held in any `dtype`: `train` then trains those alone. One set at a time.
-   * @throws WasmformerError `invalid-argument` for a layer that the model does not have; `out-of-memory`; `busy` while a training runs
+   * @throws WasmformerError `invalid-argument` for a layer that the model does not have; `unsupported` for a module that is no linear
+   * layer, the output layer, or an expression that JavaScript does not have; `out-of-memory`; `busy` while a training runs
    */
   async addAdapter(options: AdapterOptions): Promise<void> {
     const { settings, seed, signal } = checkAdapter(options);
@@ -301,6 +303,7 @@ export class Model {
   /**
    * Saves the adapter as PEFT does, to where `save` would save the model; with `optimizer: true` also what `train(data, { resume: true })`
    * goes on from where `loadAdapter` has loaded it.
+   * @throws WasmformerError `invalid-argument` for a model without an adapter, or with `optimizer` one that has not been trained
    */
   saveAdapter(folder: string | FileSystemDirectoryHandle, options?: SaveOptions): Promise<undefined>;
   saveAdapter(folder?: undefined, options?: SaveOptions): Promise<SavedFile[]>;
