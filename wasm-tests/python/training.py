@@ -14,7 +14,7 @@ from transformer_reference import Transformer
 
 STEPS, WARMUP = 5, 2
 # A bias of keys has no gradient but rounding errors, which Adam would blow up: epsilon is far above those.
-OPTIONS = {"learningRate": 2e-3, "schedule": "cosine", "warmup": WARMUP, "steps": STEPS, "beta1": 0.9, "beta2": 0.98, "epsilon": 1e-6,
+OPTIONS = {"learningRate": 2e-3, "schedule": "cosine", "warmup": WARMUP, "steps": STEPS, "beta1": 0.9, "beta2": 0.98, "epsilon": 1e-5,
            "weightDecay": 0.1, "maxGradNorm": 0.5, "dropout": 0}
 
 
