@@ -76,6 +76,28 @@ describe('an adapter of PEFT’s', () => {
   }
 });
 
+test('names of no such layer say nothing in a file, as to PEFT, and are refused in a call', async () => {
+  const [name, { inputIds, logits }] = Object.entries(expected).find(([name]) => name === 'llama-gqa');
+  const files = filesOf(name);
+  const told = JSON.parse(files['adapter_config.json']);
+  const lm = await open(name, { dtype: 'f32' });
+  const names = [...told.target_modules, 'query_key_value', 'wi_0'];
+  await lm.loadAdapter({ ...files, 'adapter_config.json': json({ ...told, target_modules: names }) });
+  assert.ok(distance(await lastLogits(lm, inputIds), logits) < 1e-4 * (Math.max(...logits) - Math.min(...logits)));
+  const [config] = await lm.saveAdapter();
+  assert.deepEqual(JSON.parse(new TextDecoder().decode(config.bytes)).target_modules.sort(), told.target_modules.sort());
+  await lm.removeAdapter();
+  await assert.rejects(lm.addAdapter({ targetModules: names }), code('invalid-argument', /query_key_value/));
+  for (const [target_modules, wrong, message] of [
+    [['wi_0'], 'invalid-argument', /target_modules/],
+    [['q_proj', 'wi_0'], 'unsupported', /down_proj/],
+  ]) {
+    const changed = { ...files, 'adapter_config.json': json({ ...told, target_modules }) };
+    await assert.rejects(lm.loadAdapter(changed), code(wrong, message));
+  }
+  await lm.dispose();
+});
+
 describe('modules are named as in PEFT', () => {
   const camel = (key) => key.replace(/_(\w)/g, (_, letter) => letter.toUpperCase());
   for (const [name, { model, settings, modules, inputIds, logits }] of Object.entries(readJson('adapters', 'modules.json'))) {

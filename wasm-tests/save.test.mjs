@@ -349,6 +349,36 @@ describe('a saved training goes on bit for bit', () => {
     await lm.dispose();
   });
 
+  test('with the optimiser that it had: Muon’s moments are not Adam’s', async () => {
+    for (const [optimizer, other] of [
+      ['muon', 'adamw'],
+      ['muon', 'adam'],
+      ['adamw', 'muon'],
+      [undefined, 'muon'],
+    ]) {
+      const given = { ...options, ...(optimizer ? { optimizer } : {}) };
+      const whole = await make();
+      const steps = await stepsOf(whole.train(texts, given));
+      const lm = await make();
+      await stepsOf(lm.train(texts, given), 5);
+      const folder = newFolder();
+      await lm.save(folder, { optimizer: true });
+      const again = await load(folder, { trainable: true, worker: false });
+      const message = `[train] optimizer: expected ${optimizer ?? 'adamw'}, as before, got ${other}`;
+      for (const model of [again, lm]) {
+        await assert.rejects(stepsOf(model.train(texts, { resume: true, optimizer: other })), { code: 'invalid-argument', message });
+        assert.deepEqual(await stepsOf(model.train(texts, { resume: true, optimizer: optimizer ?? 'adamw' })), steps.slice(5));
+        assert.deepEqual(await weightsOf(model), await weightsOf(whole));
+      }
+      for (const model of [whole, lm, again]) await model.dispose();
+    }
+    // Adam's and AdamW's differ in what is decayed alone.
+    const lm = await make();
+    await stepsOf(lm.train(texts, options), 5);
+    assert.equal((await stepsOf(lm.train(texts, { resume: true, optimizer: 'adam', steps: 7 }))).length, 2);
+    await lm.dispose();
+  });
+
   test('the state that was loaded is not for weights that have changed since', async () => {
     const lm = await make();
     await stepsOf(lm.train(texts, { steps: 2 }));

@@ -34,22 +34,28 @@ function matcher(key: string, names: string | readonly string[]): (module: strin
 /**
  * The modules that PEFT would change (`check_target_module_exists`, `_maybe_include_all_linear_layers`), by names that say so.
  * @param head as in `ModelInfo`
+ * @param saved of an adapter that there is: as to PEFT, names of no such layer say nothing beside others
  * @throws WasmformerError `invalid-argument` for names and settings that make no sense; `unsupported` for modules that are no linear layers
  */
-export function modulesOf(targets: AdapterTargets, parameters: readonly NativeParameter[], head: string): readonly string[] {
+export function modulesOf(targets: AdapterTargets, parameters: readonly NativeParameter[], head: string, saved = false): readonly string[] {
   const { target_modules: target, exclude_modules, layers_to_transform: layers, layers_pattern: pattern } = targets;
   const isPattern = typeof target === 'string';
   const exclude = exclude_modules ?? [];
   const [numbers, levels] = [[layers ?? []].flat(), [pattern || []].flat()];
-  if (isPattern && numbers.length > 0) fail('layers_to_transform', 'none beside a string as target_modules', layers);
+  if (isPattern && numbers.length > 0) fail('layers_to_transform', 'none beside a string', layers);
   if (levels.length > 0 && numbers.length === 0) fail('layers_pattern', 'layers_to_transform beside it', pattern);
-  if (!isPattern && exclude.length === 0 && numbers.length === 0) return target;
 
   const linear = new Set<string>();
   const modules = new Set(heads);
   for (const { name, linear: isLinear } of parameters) {
     for (let end = name.indexOf('.'); end > 0; end = name.indexOf('.', end + 1)) modules.add(name.slice(0, end));
     if (isLinear) linear.add(name.slice(0, name.lastIndexOf('.')));
+  }
+  if (!isPattern) {
+    const known = target.filter((name) => [...linear].some(matcher('target_modules', [name])));
+    const other = target.find((name) => !known.includes(name));
+    if (other !== undefined && !(saved && known[0])) fail('target_modules', 'names of linear layers', other);
+    if (exclude.length + numbers.length === 0) return known;
   }
   const isOutput = (module: string) => heads.includes(module) || (head === 'sequence' && /^(score|classifier)$/.test(module));
   const isAll = isPattern && target.toLowerCase() === 'all-linear';
@@ -63,9 +69,6 @@ export function modulesOf(targets: AdapterTargets, parameters: readonly NativePa
   };
 
   const found = [...modules].filter((module) => isTarget(module) && !isExcluded(module) && (numbers.length === 0 || isInLayer(module)));
-  for (const name of isPattern ? [] : target) {
-    if (![...linear].some(matcher('target_modules', [name]))) fail('target_modules', 'names of linear layers', name);
-  }
   const other = found.find((module) => !linear.has(module));
   if (other !== undefined) fail('target_modules', 'linear layers', other, 'unsupported');
   if (found.length === 0) fail('target_modules', 'at least one module that is named and not left out', target);

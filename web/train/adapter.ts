@@ -2,7 +2,6 @@ import type { Call, Methods } from '../engine/host.ts';
 import type { Native, NativeParameter, NativeSession } from '../engine/native.ts';
 import { WasmformerError } from '../errors.ts';
 import { type Destination, type FileOptions, jsonFile, type Output, openAdapter, type Source, safetensorsFile } from '../files/index.ts';
-import { isObject } from '../files/json.ts';
 import type { FilePlatform } from '../platform/files.ts';
 import type { ModelInfo, SavedFile } from '../types.ts';
 import { modulesOf } from './adapter-modules.ts';
@@ -15,7 +14,7 @@ const known = new Set(
   (
     'peft_type bias r lora_alpha target_modules exclude_modules layers_to_transform layers_pattern use_rslora init_lora_weights ' +
     'lora_dropout fan_in_fan_out task_type base_model_name_or_path revision inference_mode peft_version auto_mapping megatron_core ' +
-    'qalora_group_size loftq_config ensure_weight_tying'
+    'qalora_group_size ensure_weight_tying'
   ).split(' '),
 );
 
@@ -24,28 +23,25 @@ const isNumbers = (value: unknown) => [value].flat().every(Number.isInteger);
 
 /** What an adapter_config.json says, or that it says something that is not built. */
 function settingsOf(config: Record<string, unknown>): AdapterSettings {
-  const wrong = (code: 'unsupported' | 'invalid-file', key: string, expected: string): never => {
+  const wrong = (key: string, expected: string, code: 'unsupported' | 'invalid-file' = 'invalid-file'): never => {
     throw new WasmformerError(code, `[adapter_config.json] ${key}: expected ${expected}, got ${JSON.stringify(config[key])}`);
   };
-  if (config.peft_type !== 'LORA') wrong('unsupported', 'peft_type', '"LORA"');
-  if ((config.bias ?? 'none') !== 'none') wrong('unsupported', 'bias', '"none"');
+  if (config.peft_type !== 'LORA') wrong('peft_type', '"LORA"', 'unsupported');
+  if ((config.bias ?? 'none') !== 'none') wrong('bias', '"none"', 'unsupported');
   // Others begin by changing the weights that they are put beside.
-  if (![true, false, 'gaussian'].includes((config.init_lora_weights ?? true) as boolean)) wrong('unsupported', 'init_lora_weights', 'true');
+  if (![true, false, 'gaussian'].includes((config.init_lora_weights ?? true) as boolean)) wrong('init_lora_weights', 'true', 'unsupported');
   for (const [key, value] of Object.entries(config)) {
-    const isUnset = value === null || value === false || (isObject(value) && Object.keys(value).length === 0);
-    if (!known.has(key) && !isUnset) wrong('unsupported', key, 'null');
+    if (!known.has(key) && !/^(null|false|{})$/.test(JSON.stringify(value))) wrong(key, 'null', 'unsupported');
   }
-  const { r = 8, lora_alpha = 8, target_modules, use_rslora = false } = config;
-  const { exclude_modules, layers_to_transform, layers_pattern } = config;
-  if (!(Number.isInteger(r) && (r as number) >= 1)) wrong('invalid-file', 'r', 'an integer from 1');
-  if (typeof lora_alpha !== 'number') wrong('invalid-file', 'lora_alpha', 'a number');
-  if (!isNames(target_modules) || (target_modules as string).length === 0)
-    wrong('invalid-file', 'target_modules', 'names of linear layers');
-  if (!isNames(exclude_modules ?? [])) wrong('invalid-file', 'exclude_modules', 'names of modules');
-  if (!isNumbers(layers_to_transform ?? [])) wrong('invalid-file', 'layers_to_transform', 'numbers of layers');
-  if (!isNames(layers_pattern ?? [])) wrong('invalid-file', 'layers_pattern', 'names');
-  if (typeof use_rslora !== 'boolean') wrong('invalid-file', 'use_rslora', 'true or false');
-  return { r, lora_alpha, target_modules, exclude_modules, layers_to_transform, layers_pattern, use_rslora } as AdapterSettings;
+  const { r = 8, lora_alpha = 8, use_rslora = false, target_modules, exclude_modules, layers_to_transform, layers_pattern } = config;
+  if (!(Number.isInteger(r) && (r as number) >= 1)) wrong('r', 'an integer from 1');
+  if (typeof lora_alpha !== 'number') wrong('lora_alpha', 'a number');
+  if (!isNames(target_modules) || (target_modules as string).length === 0) wrong('target_modules', 'names of linear layers');
+  if (!isNames(exclude_modules ?? [])) wrong('exclude_modules', 'names');
+  if (!isNumbers(layers_to_transform ?? [])) wrong('layers_to_transform', 'numbers of layers');
+  if (!isNames(layers_pattern ?? [])) wrong('layers_pattern', 'names');
+  if (typeof use_rslora !== 'boolean') wrong('use_rslora', 'true or false');
+  return { r, lora_alpha, use_rslora, ...config } as unknown as AdapterSettings;
 }
 
 /** What adapters need of the engine. */
@@ -85,7 +81,8 @@ export class Adapter {
     };
   }
 
-  #add(settings: AdapterSettings, seed: number): void {
+  /** Without a seed it is one that there is. */
+  #add(settings: AdapterSettings, seed?: number): void {
     const { native, session, info } = this.#host.model();
     const { r, lora_alpha, use_rslora } = settings;
     const own = { r, lora_alpha, use_rslora };
@@ -93,8 +90,9 @@ export class Adapter {
       settings,
       native.call(() => session.parameters()),
       info.head,
+      seed === undefined,
     );
-    this.parameters = native.call(() => session.addAdapter({ ...own, target_modules, seed }));
+    this.parameters = native.call(() => session.addAdapter({ ...own, target_modules, seed: seed ?? 0 }));
     this.#settings = { ...own, target_modules };
     this.training = undefined;
   }
@@ -109,20 +107,20 @@ export class Adapter {
   async #load(source: Source, options: FileOptions): Promise<void> {
     const { native, session } = this.#host.model();
     const { config, tensors } = await openAdapter(source, options, this.#host.files);
-    this.#add(settingsOf(config), 0);
+    this.#add(settingsOf(config));
     try {
       for (const [index, { name, shape }] of this.parameters!.entries()) {
         const tensor = tensors.get(prefix + name);
-        if (!tensor) throw new WasmformerError('missing-tensor', `[adapter_model.safetensors] ${prefix}${name}: no such tensor`);
-        if (tensor.shape.join() !== shape.join()) {
-          const message = `[adapter_model.safetensors] ${prefix}${name}: expected shape [${shape}], got [${tensor.shape}]`;
-          throw new WasmformerError('shape-mismatch', message);
+        const what = `[adapter_model.safetensors] ${prefix}${name}: `;
+        if (!tensor) throw new WasmformerError('missing-tensor', `${what}no such tensor`);
+        if (`${tensor.shape}` !== `${shape}`) {
+          throw new WasmformerError('shape-mismatch', `${what}expected shape [${shape}], got [${tensor.shape}]`);
         }
         native.call(() => session.writeAdapter(index, tensor.dtype, tensor.bytes));
         tensors.delete(prefix + name);
       }
       const [more] = tensors.keys();
-      if (more) throw new WasmformerError('unsupported', `[adapter_model.safetensors] ${more}: a tensor of no module that is adapted`);
+      if (more) throw new WasmformerError('unsupported', `[adapter_model.safetensors] ${more}: of no module that is adapted`);
       this.training = { source, options };
     } catch (reason) {
       this.#end('removeAdapter');

@@ -74,9 +74,10 @@ export class Trainings {
       host.queue.run(async () => {
         if (this.#active) throw new WasmformerError('busy', '[adapter] model: a training runs: leave its loop or abort it first');
         this.#begun?.suspend();
+        const before = this.#adapter.parameters;
         const result = await work();
         // What they were about to go on with is of other weights.
-        this.#training = this.#begun = null;
+        if (this.#adapter.parameters !== before) this.#training = this.#begun = null;
         return result;
       }, signal);
     this.#adapter = new Adapter({
@@ -252,7 +253,7 @@ export class Trainings {
     const { native, session, config, generationConfig, origin } = this.#host.trainee();
     if (!origin) throw new WasmformerError('unsupported', '[save] model: expected one made by create, or loaded with trainable: true');
     if (this.#adapter.parameters) {
-      throw new WasmformerError('unsupported', '[save] model: one with an adapter: mergeAdapter first, or saveAdapter by itself');
+      throw new WasmformerError('unsupported', '[save] model: one with an adapter: mergeAdapter first, or saveAdapter');
     }
     const parameters = native.call(() => session.parameters());
     const files: Output[] = Array.from(origin.kept, ([name, make]) => bytesFile(name, make()));

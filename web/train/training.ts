@@ -125,6 +125,9 @@ export class Training {
     const before = resumed?.state.settings;
     const settings = { ...before, ...request.settings, native: { ...before?.native, ...request.settings.native } };
     const { batchTokens = 4096, microBatchTokens = batchTokens, seed = 0, maskProbability = 0.15 } = settings;
+    // Adam's moments are of no use to Muon's matrices, nor the other way round.
+    const [had, has] = [before ?? settings, settings].map(({ native }) => native.optimizer ?? 'adamw');
+    if (had !== has && /muon/.test(`${had}${has}`)) fail('optimizer', `${had}, as before`, has);
     this.#settings = settings;
     this.#batchTokens = batchTokens;
     this.#microBatchTokens = Math.min(microBatchTokens, batchTokens);
