@@ -117,5 +117,8 @@ export async function publish(model, out, texts) {
     for (let at = begin; at < view.length; at += 4) weights.writeUInt16LE(half(view.readFloatLE(at)), (at - begin) / 2);
     writeFileSync(join(out, name), Buffer.concat([length, names, weights]));
   }
-  for (const [name, value] of Object.entries(texts)) writeFileSync(join(out, name), `${JSON.stringify(value, null, 2)}\n`);
+  for (const [name, value] of Object.entries(texts)) {
+    const vocabulary = name.endsWith('tokenizer.json');
+    writeFileSync(join(out, name), `${JSON.stringify(value, null, vocabulary ? 0 : 2)}\n`);
+  }
 }
