@@ -195,6 +195,25 @@ test('label smoothing is PyTorch’s: a share of the probability for all tokens 
   await lm.dispose();
 });
 
+test('a bias that is a buffer in transformers is not trained', async () => {
+  const lm = await load(folderOf('marian'), { trainable: true, worker: false });
+  const pair = { inputIds: [5, 6, 7, 0], labels: [8, 9, 0] };
+  const { gradients } = await lm.gradients({ inputIds: [pair.inputIds], decoderInputIds: [[59, 8, 9]], labels: [pair.labels] });
+  const names = Object.keys(gradients);
+  const before = await weightsOf(lm);
+  assert.deepEqual(
+    Object.keys(before).filter((name) => !names.includes(name)),
+    ['final_logits_bias'],
+  );
+  assert.ok(before.final_logits_bias.some((value) => value !== 0));
+  await stepsOf(lm.train([pair], { steps: 2, learningRate: 0.01 }));
+  await stepsOf(lm.train([pair], { steps: 2, learningRate: 0.01, optimizer: 'muon' }));
+  const after = await weightsOf(lm);
+  assert.deepEqual(after.final_logits_bias, before.final_logits_bias);
+  for (const name of names) assert.notDeepEqual(after[name], before[name], name);
+  await lm.dispose();
+});
+
 describe('texts', () => {
   test('a long text is windows that predict each token once; documents end in EOS', async () => {
     const text = Array.from({ length: 300 }, (_, i) => 'abcdefghij'[(i * i) % 10]).join('');

@@ -531,6 +531,7 @@ class SessionHandle {
       const double loss = session_.compute_gradients(lists);
       val all = val::object();
       for (const wf::Parameter& parameter : session_.parameters()) {
+        if (parameter.weight->constant()) continue;
         wf::Array gradient{{}, std::vector<float>(parameter.shape.size())};
         for (size_t i = 0; i < parameter.shape.rank(); ++i) gradient.shape.push_back(parameter.shape[i]);
         parameter.read(gradient.data.data(), true);

@@ -75,6 +75,10 @@ void Parameter::for_rows(const Visit& visit) const {
 }
 
 void Parameter::read(float* out, bool gradient) const {
+  if (gradient && weight->constant()) {
+    std::fill_n(out, shape.size(), 0.0f);
+    return;
+  }
   if (gradient) return gather(weight->gradient(), out);
   if (!weight->packed()) return gather(weight->values(), out);
   std::vector<float> line(weight->cols());

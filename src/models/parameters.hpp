@@ -36,7 +36,7 @@ struct Parameter {
   // `count` stored rows from `begin` on, in `dtype`. Error kInvalidFile names a parameter and a number of it that the weight's format
   // cannot hold.
   void load(size_t begin, size_t count, const void* source, DType dtype) const;
-  // The whole tensor as stored, or its gradient, as floats (shape.size()).
+  // The whole tensor as stored, or its gradient, of a constant zeros, as floats (shape.size()).
   void read(float* out, bool gradient) const;
   // The same of other numbers that lie as the weight's do, (weight rows, weight cols); and back.
   void gather(const float* rows, float* out) const;

@@ -180,7 +180,7 @@ class Transformer final : public EncoderDecoder {
     if (!decoder_.empty()) decoder_side_ = side(c.source_vocab_size != 0 ? c.vocab_size : 0);
     if (c.source_vocab_size == 0) shared_embedding_ = Weight::vocabulary(c.vocab_size, c.D);
     if (!c.tied) head_ = Weight::vocabulary(c.vocab_size, c.D);
-    if (c.logits_bias) logits_bias_ = Weight::vector(c.vocab_size);
+    if (c.logits_bias) logits_bias_ = Weight::constant(c.vocab_size);
     if (c.positions == Positions::kSinusoids) sinusoids_ = Sinusoids(c.D);
     if (c.positions == Positions::kHalves) sinusoids_ = Sinusoids::halves(c.D);
     if (c.positions == Positions::kSpread) sinusoids_ = Sinusoids::spread(c.D, c.position_offset);

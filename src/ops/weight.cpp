@@ -16,7 +16,7 @@ size_t plain_bytes(size_t rows, size_t cols, DType store) { return checked_produ
 }  // namespace
 
 size_t Weight::bytes(DType store, bool trainable) const {
-  if (trainable) return checked_product(plain_bytes(rows_, cols_, DType::kF32), 2, "weight");
+  if (trainable && !constant_) return checked_product(plain_bytes(rows_, cols_, DType::kF32), 2, "weight");
   if (!is_matrix()) return plain_bytes(rows_, cols_, DType::kF32);
   // So that rounding up, and what stands beside the numbers of quantised blocks, cannot wrap either.
   checked_product(plain_bytes(checked_sum(rows_, kernels::kPanel, "weight"), cols_, store), is_block(store) ? 2 : 1, "weight");
@@ -24,6 +24,7 @@ size_t Weight::bytes(DType store, bool trainable) const {
 }
 
 void Weight::allocate(DType store, bool trainable) {
+  trainable = trainable && !constant_;
   const size_t total = bytes(store, trainable);
   packed_ = is_matrix() && !trainable;
   dtype_ = held_as(store, trainable);

@@ -24,6 +24,12 @@ class Weight {
   static Weight vocabulary(size_t rows, size_t cols) { return {Use::kVocabulary, rows, cols}; }  // (V, D)
   static Weight table(size_t rows, size_t cols) { return {Use::kTable, rows, cols}; }            // (N, D)
   static Weight vector(size_t size) { return {Use::kVector, 1, size}; }                          // (D)
+  // (D), which no training changes: a buffer in PyTorch.
+  static Weight constant(size_t size) {
+    Weight weight = vector(size);
+    weight.constant_ = true;
+    return weight;
+  }
 
   bool present() const { return rows_ != 0; }
   size_t rows() const { return rows_; }
@@ -32,6 +38,7 @@ class Weight {
   bool is_matrix() const { return use_ == Use::kMatrix || use_ == Use::kVocabulary; }
   DType dtype() const { return dtype_; }
   bool packed() const { return packed_; }
+  bool constant() const { return constant_; }
   bool trainable() const { return gradient_.data() != nullptr; }
 
   // The format it would be held in: `store` if it is a frozen matrix; everything else is f32.
@@ -67,6 +74,7 @@ class Weight {
   size_t cols_ = 0;
   DType dtype_ = DType::kF32;
   bool packed_ = false;
+  bool constant_ = false;
   Buffer data_;
   Buffer gradient_;
   std::vector<Adapter*> adapters_;

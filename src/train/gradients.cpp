@@ -119,7 +119,7 @@ void expect_trainable(const Model& model, const Parameters& trained, const char*
     fail(Code::kUnsupported, where, "a model whose head does not predict tokens");
   }
   for (const Weight* weight : trained.weights()) {
-    if (!weight->trainable()) fail(Code::kUnsupported, where, "expected a trainable model, got frozen weights");
+    if (!weight->trainable() && !weight->constant()) fail(Code::kUnsupported, where, "model: expected trainable weights, got frozen ones");
   }
 }
 

@@ -191,6 +191,7 @@ TrainStep Trainer::update() {
   const double share = 1 / static_cast<double>(gathered_.labels);
   double squares = 0;
   for (const Moments& moments : moments_) {
+    if (!moments.weight->trainable()) continue;
     squares += kernels::sum_of_squares(moments.weight->gradient(), moments.first.bytes() / sizeof(float));
   }
   const double norm = std::sqrt(squares) * share;
@@ -210,7 +211,7 @@ TrainStep Trainer::update() {
          {adam.learning_rate, options_.weight_decay, adam.scale});
   }
   for (Moments& moments : moments_) {
-    if (takes_muon(*moments.weight)) continue;
+    if (!moments.weight->trainable() || takes_muon(*moments.weight)) continue;
     adam.weight_decay = moments.weight->use() == Weight::Use::kVector ? 0 : options_.weight_decay;
     constexpr size_t kPiece = 1024;  // floats that one thread changes at a time
     const size_t count = moments.first.bytes() / sizeof(float);
