@@ -1,10 +1,8 @@
 #include "models/initialise.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
-#include <utility>
 
 #include "core/rng.hpp"
 
@@ -16,31 +14,6 @@ bool is_embedding(std::string_view name) {
   return name.find("embed") != std::string_view::npos || name.ends_with("shared.weight") || name.ends_with("wte.weight");
 }
 
-// The padding token of configurations that do not say, as transformers has it; none where it has none.
-std::optional<size_t> padding_of(const Config& config, std::string_view architecture) {
-  constexpr std::array<std::pair<std::string_view, size_t>, 13> kDefaults{{{"bert", 0},
-                                                                           {"distilbert", 0},
-                                                                           {"albert", 0},
-                                                                           {"roberta", 1},
-                                                                           {"xlm-roberta", 1},
-                                                                           {"camembert", 1},
-                                                                           {"opt", 1},
-                                                                           {"gemma", 0},
-                                                                           {"bart", 1},
-                                                                           {"mbart", 1},
-                                                                           {"marian", 58100},
-                                                                           {"pegasus", 0},
-                                                                           {"m2m_100", 1}}};
-  const bool without = architecture == "transformer" || architecture == "gpt2" || architecture == "gpt_neox" || architecture == "bloom" ||
-                       architecture == "t5" || architecture == "mt5";
-  if (without || config.is_null("pad_token_id")) return std::nullopt;
-  if (config.has("pad_token_id")) return config.number("pad_token_id") < 0 ? std::nullopt : std::optional(config.size("pad_token_id"));
-  for (const auto& [name, id] : kDefaults) {
-    if (name == architecture) return id;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 Initialiser::Initialiser(const Config& config, const Model& model, uint64_t seed)
@@ -49,7 +22,6 @@ Initialiser::Initialiser(const Config& config, const Model& model, uint64_t seed
       deviation_(config.number("initializer_range", config.number("init_std", 0.02))),
       factor_(config.number("initializer_factor", 1)),
       sinusoids_(config.boolean("sinusoidal_pos_embds", false)),
-      padding_(padding_of(config, model.info().architecture)),
       inner_(config.number("d_ff", model.info().architecture == "mt5" ? 1024 : 2048)) {
   for (const char* key : {"initializer_range", "init_std", "initializer_factor"}) {
     if (config.has(key) && !(config.number(key) >= 0 && std::isfinite(config.number(key)))) config.reject(key, "a number from 0");
@@ -90,16 +62,6 @@ Initialiser::Rule Initialiser::rule(const Parameter& parameter) const {
   return {Rule::Kind::kNormal, into_stream ? deviation_ / std::sqrt(2.0 * static_cast<double>(info.layers)) : deviation_};
 }
 
-// Tables of tokens, and of positions where those begin behind the padding token's.
-std::optional<size_t> Initialiser::padding_row(const Parameter& parameter) const {
-  const std::string_view name = parameter.name;
-  const bool is_positions = name.find("position") != std::string_view::npos;
-  const bool is_tokens = name.find("embed_tokens") != std::string_view::npos || name.find("word_embeddings") != std::string_view::npos ||
-                         name.ends_with("shared.weight");
-  const bool counted = is_positions && model_.info().position_rule == PositionRule::kNotPad;
-  return is_tokens || (counted && is_embedding(name)) ? padding_ : std::nullopt;
-}
-
 void Initialiser::draw(size_t index, size_t begin, size_t count, float* out) const {
   const Parameter& parameter = model_.parameters().list()[index];
   const auto [kind, size] = rule(parameter);
@@ -120,8 +82,9 @@ void Initialiser::draw(size_t index, size_t begin, size_t count, float* out) con
     }
   }
   if (kind != Rule::Kind::kNormal) return;
-  const auto row = padding_row(parameter);
-  if (row && *row >= begin && *row - begin < count) std::fill_n(out + (*row - begin) * width, width, 0.0f);
+  for (size_t r = 0; r < count; ++r) {
+    if (parameter.weight->is_padding(begin + r)) std::fill_n(out + r * width, width, 0.0f);
+  }
 }
 
 }  // namespace wf

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 #include "core/config.hpp"
@@ -32,14 +31,12 @@ class Initialiser {
   };
   Rule rule(const Parameter& parameter) const;
   Rule rule_of_t5(const Parameter& parameter) const;
-  std::optional<size_t> padding_row(const Parameter& parameter) const;
 
   const Model& model_;
   uint64_t seed_;
   double deviation_, factor_;  // of most matrices; of T5
   bool sinusoids_;             // DistilBERT's table of positions begins as sinusoids
-  std::optional<size_t> padding_;
-  double inner_;  // T5's feed-forward width
+  double inner_;               // T5's feed-forward width
 };
 
 }  // namespace wf

@@ -5,6 +5,7 @@
 #include "core/error.hpp"
 #include "models/fields.hpp"
 #include "models/model.hpp"
+#include "models/padding.hpp"
 
 namespace wf {
 
@@ -53,7 +54,9 @@ std::unique_ptr<Model> make_model(const Config& config) {
     if (!entry.knows_heads) {
       for (const std::string& name : config.strings("architectures")) expect_language_model(name);
     }
-    return entry.make(config);
+    std::unique_ptr<Model> model = entry.make(config);
+    mark_padding(config, *model);
+    return model;
   }
   fail(Code::kUnsupported, "config.json", "model_type: expected one of ", known, ", got '", type, "'");
 }

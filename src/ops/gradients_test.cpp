@@ -628,6 +628,38 @@ TEST_CASE("shapes that do not fit are errors", "[ops]") {
   fails_with(Code::kShapeMismatch, [&] { rows(ctx, x, too_far); });
 }
 
+TEST_CASE("padding learns as a token that is written, not as one that is read", "[ops]") {
+  const std::vector<int32_t> tokens{2, 0, 2, 1};
+  const size_t T = tokens.size(), V = 4, D = 3;
+  const std::vector<float> values = normals(V * D, 1), dy = normals(T * V, 2), dx = normals(T * D, 3);
+  Weight table = Weight::vocabulary(V, D);
+  table.set_padding(2);
+  table.allocate(DType::kF32, true);
+  table.write_rows(0, V, values.data(), DType::kF32);
+  const auto gradient = [&](const auto& run) {
+    table.clear_gradient();
+    Arena arena;
+    Tape tape(arena);
+    Context ctx{arena, &tape};
+    run(ctx, tape);
+    return std::vector<float>(table.gradient(), table.gradient() + V * D);
+  };
+  const std::vector<float> read = gradient([&](Context& ctx, Tape& tape) { tape.backward(embedding(ctx, tokens, table), dx.data(), D); });
+  for (size_t d = 0; d < D; ++d) {
+    CHECK(read[0 * D + d] == dx[1 * D + d]);
+    CHECK(read[1 * D + d] == dx[3 * D + d]);
+    CHECK(read[2 * D + d] == 0);
+  }
+  const std::vector<float> written = gradient([&](Context& ctx, Tape& tape) {
+    const Tensor x = ctx.tensor(T, D);
+    std::copy(dx.begin(), dx.end(), x.data);
+    tape.backward(linear(ctx, x, table, kAbsent), dy.data(), V);
+  });
+  std::vector<float> expected(V * D);
+  reference::gemm(true, false, V, D, T, dy.data(), dx.data(), false, expected.data());
+  for (size_t i = 0; i < V * D; ++i) CHECK(std::abs(written[i] - expected[i]) < 1e-5f);
+}
+
 TEST_CASE("a gradient flows through frozen weights, not into them", "[ops]") {
   const size_t T = 3, D = 6, F = 150;
   const std::vector<float> values = normals(F * D, 1), dy = normals(T * F, 2), given = normals(T * D, 3);

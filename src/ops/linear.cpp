@@ -82,7 +82,8 @@ Tensor embedding(Context& ctx, std::span<const int32_t> tokens, const Weight& ta
       const float* dy = ctx.tape->gradient(y);
       in_columns(ctx, y.rows, y.cols, [&](size_t begin, size_t count) {
         for (size_t t = 0; t < kept.size(); ++t) {
-          kernels::axpy(scale, dy + t * y.stride + begin, table.gradient() + static_cast<size_t>(kept[t]) * y.cols + begin, count);
+          const size_t row = static_cast<size_t>(kept[t]);
+          if (!table.is_padding(row)) kernels::axpy(scale, dy + t * y.stride + begin, table.gradient() + row * y.cols + begin, count);
         }
       });
     });

@@ -15,7 +15,7 @@ namespace wf {
 // y (T, F) = x (T, D) W^T (F, D) + b (F). Backward: dx = dy W, dW += dy^T x, db += sum of dy over T.
 Tensor linear(Context& ctx, const Tensor& x, const Weight& w, const Weight& b);
 
-// y (T, D): row tokens[t] of the table (V, D), times `scale`. Backward: dW[tokens[t]] += scale dy[t].
+// y (T, D): row tokens[t] of the table (V, D), times `scale`. Backward: dW[tokens[t]] += scale dy[t], but of padding.
 // A token outside 0..V - 1 is kInvalidArgument.
 Tensor embedding(Context& ctx, std::span<const int32_t> tokens, const Weight& table, float scale = 1);
 

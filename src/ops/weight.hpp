@@ -39,6 +39,9 @@ class Weight {
   DType dtype() const { return dtype_; }
   bool packed() const { return packed_; }
   bool constant() const { return constant_; }
+  // A table's row for padding, which begins as zeros and learns nothing by being looked up (`padding_idx` of PyTorch's Embedding).
+  bool is_padding(size_t row) const { return row == padding_; }
+  void set_padding(size_t row) { padding_ = row; }
   bool trainable() const { return gradient_.data() != nullptr; }
 
   // The format it would be held in: `store` if it is a frozen matrix; everything else is f32.
@@ -75,6 +78,7 @@ class Weight {
   DType dtype_ = DType::kF32;
   bool packed_ = false;
   bool constant_ = false;
+  size_t padding_ = SIZE_MAX;  // none
   Buffer data_;
   Buffer gradient_;
   std::vector<Adapter*> adapters_;

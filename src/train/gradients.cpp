@@ -1,7 +1,6 @@
 #include "train/gradients.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <span>
 
 #include "core/error.hpp"
@@ -13,13 +12,16 @@ namespace {
 constexpr size_t kLogits = size_t{1} << 22;  // floats of logits at once, and as many of their gradient
 constexpr size_t kFewestRows = 64;           // at once, however large the vocabulary
 
-// Sequences end to end, each at positions from 0 on.
+// Sequences end to end, each at positions from 0 on, or as the model's rule for padding says.
 struct Rows {
-  explicit Rows(const std::vector<std::vector<int32_t>>& sequences) {
+  Rows(const ModelInfo& info, const std::vector<std::vector<int32_t>>& sequences) {
+    const bool not_pad = info.position_rule == PositionRule::kNotPad;
     for (const auto& sequence : sequences) {
-      tokens.insert(tokens.end(), sequence.begin(), sequence.end());
-      positions.resize(tokens.size());
-      std::iota(positions.begin() + static_cast<ptrdiff_t>(offsets.back()), positions.end(), 0);
+      int32_t next = 0;
+      for (const int32_t token : sequence) {
+        tokens.push_back(token);
+        positions.push_back(not_pad && token == info.padding ? -1 : next++);
+      }
       offsets.push_back(tokens.size());
     }
     batch = {tokens, positions, offsets, {}};
@@ -149,7 +151,7 @@ void expect_batch(const Model& model, const LossBatch& batch, const char* where)
 }
 
 LossSum loss(const Model& model, const Context& ctx, const LossBatch& batch) {
-  const Rows inputs(batch.inputs), decoder_inputs(batch.decoder_inputs);
+  const Rows inputs(model.info(), batch.inputs), decoder_inputs(model.info(), batch.decoder_inputs);
   const Release release(ctx.arena);
   Context plain = ctx;
   plain.tape = nullptr;
@@ -158,7 +160,7 @@ LossSum loss(const Model& model, const Context& ctx, const LossBatch& batch) {
 }
 
 LossSum add_gradients(const Model& model, const Context& ctx, const LossBatch& batch, double share) {
-  const Rows inputs(batch.inputs), decoder_inputs(batch.decoder_inputs);
+  const Rows inputs(model.info(), batch.inputs), decoder_inputs(model.info(), batch.decoder_inputs);
   const Release release(ctx.arena);
   Tape tape(ctx.arena);
   Context taped = ctx;
@@ -180,7 +182,7 @@ double gradients(const Model& model, const Context& ctx, const LossBatch& batch)
 }
 
 void rehearse(const Model& model, const Context& ctx, size_t sequences, size_t length) {
-  const Rows inputs(std::vector<std::vector<int32_t>>(sequences, std::vector<int32_t>(length, 0)));
+  const Rows inputs(model.info(), std::vector<std::vector<int32_t>>(sequences, std::vector<int32_t>(length, 0)));
   const Release release(ctx.arena);
   Tape tape(ctx.arena);
   Context taped = ctx;
