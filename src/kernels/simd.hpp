@@ -42,10 +42,10 @@ inline void store_part(float* p, F32 a, size_t n) {
 // the beginning of the next; asked for ahead of time, once a page, that takes a quarter off reading what no cache holds. WebAssembly
 // has no instruction to say so.
 constexpr size_t kPage = 4096;
-inline size_t touch_ahead(const void* from, const void* end) {
+inline size_t touch_ahead(const void* from, const void* end, size_t step = kPage) {
   const uintptr_t next = (reinterpret_cast<uintptr_t>(from) | (kPage - 1)) + 1;
   const uintptr_t ahead = next + kPage;
-  if (ahead < reinterpret_cast<uintptr_t>(end)) static_cast<void>(*reinterpret_cast<const volatile char*>(ahead));
+  if ((reinterpret_cast<uintptr_t>(from) & (kPage - 1)) < step && ahead < reinterpret_cast<uintptr_t>(end)) static_cast<void>(*reinterpret_cast<const volatile char*>(ahead));
   return next - reinterpret_cast<uintptr_t>(from);
 }
 

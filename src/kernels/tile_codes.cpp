@@ -19,6 +19,7 @@ constexpr size_t kPair = 2;  // vectors of a panel taken together
 template <class Dot, size_t R>
 struct Q8 {
   static constexpr size_t kWeights = kQ8Block, kNumbers = 8 * Dot::kStep;
+  static constexpr bool kAhead = true;
 
   static void add(const char* x, size_t x_stride, const char* w, size_t first, F32 (*total)[kVectors]) {
     I32 sums[R][kPair];
@@ -54,6 +55,7 @@ struct Q8 {
 template <class Dot, size_t R>
 struct Q4 {
   static constexpr size_t kWeights = kQ4Block, kNumbers = 8 * Dot::kStep;
+  static constexpr bool kAhead = false;  // the loop around the loop costs V8 more than waiting for the memory does
 
   static void add(const char* x, size_t x_stride, const char* w, size_t first, F32 (*total)[kVectors]) {
     I32 sums[R][kPair];
@@ -91,7 +93,7 @@ void tile(const char* x, size_t x_stride, const char* panel, size_t blocks, cons
     const char *w = panel, *row = x;
     // Loops in a loop: a test in the inner one costs V8 more than it saves.
     for (size_t b = 0; b < blocks;) {
-      const size_t stop = R == 1 ? std::min(blocks, b + simd::touch_ahead(w, end) / Block::kWeights + 1) : blocks;
+      const size_t stop = R == 1 && Block::kAhead ? std::min(blocks, b + simd::touch_ahead(w, end, Block::kWeights) / Block::kWeights + 1) : blocks;
       for (; b < stop; ++b, w += Block::kWeights, row += Block::kNumbers + 8) {
         for (size_t v = begin; v < begin + kWidth; v += kPair) Block::add(row, x_stride, w, v, total);
       }

@@ -44,7 +44,7 @@ struct Context {
   void share(size_t count, uint64_t cost, const Work& work) const {
     size_t parts = 1;
     if (threads() > 1) {
-      const uint64_t few = std::min<uint64_t>(cost / kLeastCost, 4 * threads()),
+      const uint64_t few = std::min<uint64_t>(cost / kLeastCost, 2 * threads()),
                      many = std::min<uint64_t>(cost / kGoodCost, 16 * threads());
       parts = std::min(count, static_cast<size_t>(std::max(few, many)));
     }
