@@ -17,7 +17,7 @@
 namespace wf {
 
 // Multiply-adds for which it is worth it to ask another thread: some microseconds; and of which more and smaller parts, so that no
-// thread waits long for the last, cost nothing that is felt.
+// thread waits long for the last, cost nothing that is felt. Below that parts are few, since each begins reading weights anew.
 constexpr uint64_t kLeastCost = 1 << 15, kGoodCost = 1 << 18;
 
 // Srivastava et al. 2014, "Dropout": while training, each number is zero with probability `rate`, and otherwise divided by 1 - rate.
