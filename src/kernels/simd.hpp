@@ -37,16 +37,16 @@ inline void store_part(float* p, F32 a, size_t n) {
   if (n > 2) p[2] = lanes[2];
 }
 
-// Of a stream of reads that is at `from`: reads a byte of the page after the next, if it is before `end`. Returns the bytes to the end
-// of the page, after which it is to be called again. A processor fetches ahead of a stream, but only to the end of a page, and waits for
-// the beginning of the next; asked for ahead of time, once a page, that takes a quarter off reading what no cache holds. WebAssembly
-// has no instruction to say so.
+// Of a stream of reads that is at `from`, less than `step` into a page: reads a byte of the page after the next, if it is before `end`.
+// Returns the bytes to the end of the page, after which it is to be called again. A processor fetches ahead of a stream, but only to the
+// end of a page, and waits for the beginning of the next; asked for ahead of time, once a page, that takes a quarter off reading what no
+// cache holds. WebAssembly has no instruction to say so.
 constexpr size_t kPage = 4096;
 inline size_t touch_ahead(const void* from, const void* end, size_t step = kPage) {
-  const uintptr_t next = (reinterpret_cast<uintptr_t>(from) | (kPage - 1)) + 1;
-  const uintptr_t ahead = next + kPage;
-  if ((reinterpret_cast<uintptr_t>(from) & (kPage - 1)) < step && ahead < reinterpret_cast<uintptr_t>(end)) static_cast<void>(*reinterpret_cast<const volatile char*>(ahead));
-  return next - reinterpret_cast<uintptr_t>(from);
+  const uintptr_t at = reinterpret_cast<uintptr_t>(from), next = (at | (kPage - 1)) + 1, ahead = next + kPage;
+  const bool begins = (at & (kPage - 1)) < step;
+  if (begins && ahead < reinterpret_cast<uintptr_t>(end)) static_cast<void>(*reinterpret_cast<const volatile char*>(ahead));
+  return next - at;
 }
 
 // A constant of a loop. It lies in memory as a variable, so that the compiler cannot see its value: V8 (12 and later) builds a

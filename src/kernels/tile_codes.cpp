@@ -93,7 +93,8 @@ void tile(const char* x, size_t x_stride, const char* panel, size_t blocks, cons
     const char *w = panel, *row = x;
     // Loops in a loop: a test in the inner one costs V8 more than it saves.
     for (size_t b = 0; b < blocks;) {
-      const size_t stop = R == 1 && Block::kAhead ? std::min(blocks, b + simd::touch_ahead(w, end, Block::kWeights) / Block::kWeights + 1) : blocks;
+      size_t stop = blocks;
+      if (R == 1 && Block::kAhead) stop = std::min(blocks, b + simd::touch_ahead(w, end, Block::kWeights) / Block::kWeights + 1);
       for (; b < stop; ++b, w += Block::kWeights, row += Block::kNumbers + 8) {
         for (size_t v = begin; v < begin + kWidth; v += kPair) Block::add(row, x_stride, w, v, total);
       }

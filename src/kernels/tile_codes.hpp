@@ -9,7 +9,7 @@
 namespace wf::kernels {
 
 // y (rows, 16) = from (16) + x (rows, D) W^T: rows of x as quantise_row leaves them, `x_stride` bytes apart; a panel of `blocks` blocks
-// of k; rows of y `y_stride` floats apart. Weights up to `end` are asked for ahead of time.
+// of k; rows of y `y_stride` floats apart. Weights of `kQ8` up to `end` are asked for ahead of time.
 using CodeTile = void (*)(const char* x, size_t x_stride, const char* panel, size_t blocks, const char* end, const float* from, float* y,
                           size_t y_stride);
 struct CodeTiles {
