@@ -52,5 +52,5 @@ main(import.meta.url, async (args) => {
   const options = args.length ? args : ['It was a dark night, and', '--max-new-tokens', '400', '--temperature', '0.8', '--seed', '1'];
   console.log(`== ${relative(root, model)}: ${options.join(' ')}`);
   wasmformer(...options, '--model', model);
-  if (args.length === 0) await readAloud('银行行长说，孩子们都长大了。');
+  if (args.length === 0) await readAloud('银行行长也说，孩子们都长大了。');
 });

@@ -11,7 +11,7 @@ if (/^(-h|--help)$/.test(process.argv[2])) {
 const [file, model = pinyinModel] = process.argv.slice(2);
 
 const mt = await load(model);
-const lines = file ? (await open(file)).readLines() : ['银行行长说，孩子们都长大了。', '', '他还没有还我那本书。'];
+const lines = file ? (await open(file)).readLines() : ['银行行长也说，孩子们都长大了。', '', '他还没有还我那本书。'];
 const began = performance.now();
 let tokens = 0;
 for await (const line of lines) {

@@ -9,9 +9,9 @@ import { commandLine, publish, train } from './shipped.mjs';
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
 const settings = commandLine(
-  `Usage: npm run train:pinyin -- [--steps 9600] [--minutes N] [--threads 2] [--work FOLDER] [--out FOLDER] [--export]
+  `Usage: npm run train:pinyin -- [--steps 11800] [--minutes N] [--threads 2] [--work FOLDER] [--out FOLDER] [--export]
   --export writes the model as it is after the last saved step`,
-  { steps: 9600, work: here('../models/pinyin/.work/training'), out: here('../../build/train/pinyin') },
+  { steps: 11800, work: here('../models/pinyin/.work/training'), out: here('../../build/train/pinyin') },
 );
 
 const seed = 1958;
@@ -27,12 +27,15 @@ const symbols = [
 const longest = 64;
 
 // Phrases of a step, and of which kind from which share of the run on: passes over all, over those with a character of several readings,
-// over those with one of the eight polyphones; and drawn by frequency.
+// over those with one of the eight polyphones, over `alone`; and drawn by frequency to a power: 1, as text has them, comes last.
 const mixtures = [
-  [0, { all: 600, unsure: 0, polyphones: 0, frequent: 200 }],
-  [0.1, { all: 400, unsure: 240, polyphones: 0, frequent: 160 }],
-  [0.42, { all: 360, unsure: 240, polyphones: 80, frequent: 120 }],
+  [0, { all: 600, unsure: 0, polyphones: 0, alone: 0, frequent: 200, power: 0.75 }],
+  [0.08, { all: 400, unsure: 240, polyphones: 0, alone: 0, frequent: 160, power: 0.75 }],
+  [0.34, { all: 360, unsure: 240, polyphones: 80, alone: 0, frequent: 120, power: 0.75 }],
+  [0.81, { all: 380, unsure: 180, polyphones: 60, alone: 24, frequent: 156, power: 1 }],
 ];
+// Polyphones that are words by themselves, which hardly a phrase of the dictionary shows.
+const alone = '都了还';
 const perStep = 800;
 // Phrases in a source, and how often: the long ones teach the positions of whole sentences.
 const joined = [
@@ -120,11 +123,16 @@ function* sequences() {
     all: passes([...entries.keys()], 1),
     unsure: passes(holding(unsure()), 2),
     polyphones: passes(holding(new Set(polyphones)), 3),
+    alone: passes(
+      [...entries.keys()].filter((i) => entries[i].text.length === 1 && alone.includes(entries[i].text[0])),
+      5,
+    ),
   };
-  const positions = { all: 0, unsure: 0, polyphones: 0 };
+  const positions = { all: 0, unsure: 0, polyphones: 0, alone: 0 };
   // A lone 得 or 地 in running text is the particle de, which the package's reading of the character is not.
-  const frequencies = sumsOf(entries.map(({ text, rate }) => (text.length === 1 && '得地'.includes(text[0]) ? 0 : rate ** 0.75)));
-  const frequent = (random) => place(frequencies, random() * frequencies.at(-1));
+  const rates = entries.map(({ text, rate }) => (text.length === 1 && '得地'.includes(text[0]) ? 0 : rate));
+  const frequencies = new Map([0.75, 1].map((power) => [power, sumsOf(rates.map((rate) => rate ** power))]));
+  const frequent = (random, power) => place(frequencies.get(power), random() * frequencies.get(power).at(-1));
   const lengths = sumsOf(joined.map(([, share]) => share));
   for (let step = 0; ; ++step) {
     const random = draws(seed, 4, step);
@@ -132,7 +140,7 @@ function* sequences() {
     const mixture = mixtures.findLast(([from]) => step >= from * settings.steps)[1];
     const chosen = [];
     for (const [kind, next] of Object.entries(inOrder)) for (let i = 0; i < mixture[kind]; ++i) chosen.push(next(positions[kind]++));
-    while (chosen.length < perStep) chosen.push(frequent(random));
+    while (chosen.length < perStep) chosen.push(frequent(random, mixture.power));
     shuffle(chosen, random);
     while (chosen.length > 0) {
       const [characters, reading] = [[], []];

@@ -130,7 +130,7 @@ test('no task of the main thread is longer than 50 ms while a model generates', 
           last = performance.now();
         }, 10);
         let pieces = 0;
-        for await (const _ of model.generate('The sea', { maxNewTokens: 600, seed: 1 })) ++pieces;
+        for await (const _ of model.generate('The sea', { maxNewTokens: 600, eosTokenId: null, seed: 1 })) ++pieces;
         clearInterval(timer);
         const pause = () => new Promise((resolve) => setTimeout(resolve, 100));
         await pause();
