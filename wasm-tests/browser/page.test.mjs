@@ -266,7 +266,10 @@ test('translates with the second model that came with it, under a sub-path: piny
       /transformer.*Encoder3 layers, 4 headsDecoder1 layer, 4 heads.*8,397 tokens read, 1,569 written.*Memory in all/s,
     );
     assert.equal(await page.textContent('#translation'), 'yín háng háng zhǎng yě shuō ， hái zi men dōu zhǎng dà le 。');
-    assert.equal((await pairs(page)).join(' '), '银,yín 行,háng 行,háng 长,zhǎng 也,yě 说,shuō 孩,hái 子,zi 们,men 都,dōu 长,zhǎng 大,dà 了,le');
+    assert.equal(
+      (await pairs(page)).join(' '),
+      '银,yín 行,háng 行,háng 长,zhǎng 也,yě 说,shuō 孩,hái 子,zi 们,men 都,dōu 长,zhǎng 大,dà 了,le',
+    );
     const bare = await page.$eval('#pairs', (all) => {
       const copy = all.cloneNode(true);
       for (const reading of copy.querySelectorAll('rt')) reading.remove();
