@@ -41,7 +41,8 @@ struct ModelInfo {
   size_t context = 0;                 // positions the configuration names; 0: none named
   bool positions_are_a_wall = false;  // a learned table: nothing exists beyond `context`
   PositionRule position_rule = PositionRule::kIndex;
-  int32_t padding = -1;             // the padding token, of kNotPad
+  int32_t padding = -1;  // the padding token, of kNotPad
+  bool takes_position(int32_t token) const { return position_rule != PositionRule::kNotPad || token != padding; }
   bool relative_positions = false;  // scores depend on the distance of two tokens, padding between them counted (T5)
   HeadKind head = HeadKind::kLanguage;
   size_t labels = 0;          // of kSequence and kToken

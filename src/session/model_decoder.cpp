@@ -64,8 +64,7 @@ void ModelDecoder::add_positions(size_t past, std::span<const int32_t> tokens) {
   const ModelInfo& info = runtime_.model->info();
   size_t position = past;
   for (const int32_t token : tokens) {
-    const bool counts = info.position_rule != PositionRule::kNotPad || token != info.padding;
-    positions_.push_back(counts ? static_cast<int32_t>(position++) : -1);
+    positions_.push_back(info.takes_position(token) ? static_cast<int32_t>(position++) : -1);
   }
 }
 

@@ -19,7 +19,7 @@ Unpadded without_padding(const ModelInfo& info, const PaddedText& text, bool kee
   const bool not_pad = info.position_rule == PositionRule::kNotPad, by_mask = info.position_rule == PositionRule::kVisible;
   size_t counted = 0;  // tokens that are not the padding token
   for (size_t i = 0; i < T; ++i) {
-    const bool is_pad = not_pad && text.ids[i] == info.padding;
+    const bool is_pad = !info.takes_position(text.ids[i]);
     counted += !is_pad;
     if (i < first || i >= last || (!visible(i) && !keep_holes)) continue;
     // Python counts the positions of this rule's models from behind the padding token's.

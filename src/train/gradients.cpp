@@ -15,12 +15,11 @@ constexpr size_t kFewestRows = 64;           // at once, however large the vocab
 // Sequences end to end, each at positions from 0 on, or as the model's rule for padding says.
 struct Rows {
   Rows(const ModelInfo& info, const std::vector<std::vector<int32_t>>& sequences) {
-    const bool not_pad = info.position_rule == PositionRule::kNotPad;
     for (const auto& sequence : sequences) {
       int32_t next = 0;
       for (const int32_t token : sequence) {
         tokens.push_back(token);
-        positions.push_back(not_pad && token == info.padding ? -1 : next++);
+        positions.push_back(info.takes_position(token) ? next++ : -1);
       }
       offsets.push_back(tokens.size());
     }
